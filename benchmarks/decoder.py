@@ -33,9 +33,9 @@ from transformers.trainer_callback import PrinterCallback
 from clbench.methods.base import Vanilla
 from clbench.models.answering import build_answering_model
 from clbench.models.checkpoint import load_tokenizer
+from clbench.models.encoding import IGNORED
 from clbench.models.likelihood import AnswerScorer
 from clbench.models.locate import local_folder
-from clbench.models.prompt_rows import IGNORED
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.registry import load_task
 from clbench.training.batches import TaskData

@@ -38,7 +38,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedModel
 
 from clbench.fisher import diagonal_fisher
 from clbench.fisher.losses import IGNORED, masked_lm
-from clbench.models.language import load_language_model
+from clbench.models.checkpoint import load_language_model
 from clbench.training.device import fast_bf16
 from clbench.training.memory import PeakMemory
 

@@ -16,23 +16,23 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from clbench.core.errors import ModelError
 from clbench.models.checkpoint import (
-    check_finite,
+    checked,
     load_backbone,
+    load_language_model,
     load_tokenizer,
+    open_checkpoint,
     quiet,
-    read_config,
     read_weights,
 )
 from clbench.models.families import family_of
-from clbench.models.language import load_language_model
 from clbench.models.locate import (
     ADAPTER,
     ADAPTER_WEIGHTS,
+    TOKENIZERS,
     adapter_folder,
-    local_folder,
     model_identity,
+    one_line_errors,
 )
-from clbench.models.safety import TOKENIZERS, one_line_errors
 
 HeadKind = Literal["classes", "language"]
 
@@ -113,8 +113,7 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
     """
     if (adapter := adapter_folder(name)) is not None:
         return _merge(name, adapter, base)
-    folder = local_folder(name)
-    config = read_config(folder, name, weights=True, tokenizer=False)
+    folder, config = open_checkpoint(name)
     _check_kind(name, config, base)
     notes: tuple[str, ...]
     tokenizer, notes = base.tokenizer, (f"{name} has no tokenizer: the base model's is used.",)
@@ -149,33 +148,23 @@ def _load(
     name: str, tokenizer: PreTrainedTokenizerBase, notes: tuple[str, ...] = ()
 ) -> AuditedModel:
     """Return a whole model with the head that its checkpoint has."""
-    folder = local_folder(name)
-    config = read_config(folder, name, weights=True, tokenizer=False)
+    folder, config = open_checkpoint(name)
     kind = str((config.architectures or [""])[0])
     lacking: list[str] = []
     if kind.endswith("ForSequenceClassification") and type(config) in CLASSIFIERS:
         model, report = read_weights(CLASSIFIERS[type(config)], config, folder, name)
         if not report["missing_keys"]:
-            return _checked(AuditedModel(name, model, tokenizer, "classes", notes), folder)
+            return AuditedModel(name, checked(model, folder, name), tokenizer, "classes", notes)
         lacking = sorted(report["missing_keys"])
     elif kind.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel", "ForPreTraining")):
         language = load_language_model(name)
         if not language.missing:
-            model = language.model
-            return _checked(AuditedModel(name, model, tokenizer, "language", notes), folder)
+            model = checked(language.model, folder, name)
+            return AuditedModel(name, model, tokenizer, "language", notes)
         lacking = [*language.missing]
     if lacking:
         notes = (*notes, f"{name}: its head lacks {lacking[0]} and is not used.")
     return AuditedModel(name, load_backbone(name), tokenizer, None, notes)
-
-
-def _checked(audited: AuditedModel, folder: Path) -> AuditedModel:
-    check_finite(audited.model, folder, audited.name)
-    try:
-        family_of(audited.backbone)
-    except ModelError as error:
-        raise ModelError(f"model {audited.name!r}: {error}") from error
-    return audited
 
 
 def _rules(tokenizer: PreTrainedTokenizerBase) -> object:
@@ -242,8 +231,7 @@ def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
             if other := sorted(expected ^ shapes.keys()):
                 raise ValueError(f"{len(other)} weights match nothing, such as {other[0]}")
             merged = adapted.merge_and_unload()
-    check_finite(merged, folder, name)
-    return AuditedModel(name, merged.eval(), base.tokenizer, head, notes)
+    return AuditedModel(name, checked(merged, folder, name).eval(), base.tokenizer, head, notes)
 
 
 def _check_own_base(name: str, own: str | None, base: AuditedModel) -> tuple[str, ...]:
@@ -274,8 +262,7 @@ def _bare_copy(
         return again.model, again.head
     heads = ("classifier.weight", "score.weight", "classifier.out_proj.weight")
     outputs = [shape[0] for key, shape in shapes.items() if key.endswith(heads)]
-    folder = local_folder(base.name)
-    whole = read_config(folder, base.name, weights=True, tokenizer=False)
+    folder, whole = open_checkpoint(base.name)
     if outputs:
         whole.num_labels = outputs[-1]
     with torch.random.fork_rng(devices=[]):

@@ -11,8 +11,7 @@ from safetensors import safe_open
 
 from clbench.cli.console import duration
 from clbench.core.errors import count
-from clbench.models.locate import local_folder
-from clbench.models.safety import weight_files
+from clbench.models.locate import local_folder, weight_files
 from clbench.results.cell import CellResult
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.validation import stages_of

@@ -1,10 +1,8 @@
 """The diagonal of the Fisher information, example by example."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
@@ -16,6 +14,7 @@ from clbench.core.errors import DataError, PluginError, SettingsError, did_you_m
 from clbench.core.seeds import torch_stream
 from clbench.fisher.losses import (
     AnyBatch,
+    Loss,
     LossFunction,
     LossName,
     Outputs,
@@ -27,6 +26,7 @@ from clbench.fisher.losses import (
 )
 from clbench.fisher.per_example import Capture, squares_one_by_one
 from clbench.fisher.squares import Rotation
+from clbench.models.classifier import evaluating
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
 
@@ -115,35 +115,28 @@ def diagonal_fisher(
     rng = generator if generator is not None else torch_stream("fisher", seed)
     weights = _weights(model, names)
     device = next(iter(weights.values())).device
+    chosen = partial(_given, loss) if callable(loss) else named_loss(loss)
     precise = Precision(precision, device.type)
-    sums = _Sums(model, weights, loss, mode, rng, precise, rotations or {})
-    with _evaluating(model, weights):
+    sums = _Sums(model, weights, chosen, mode, rng, precise, rotations or {})
+    with evaluating(model, trained=weights.values()), torch.enable_grad():
         for number, batch in enumerate(batches):
             sums.add(on_device(check_batch(batch, number), device))
     return sums.mean()
 
 
+@dataclass
 class _Sums:
     """Sums of squared gradients over the batches so far."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        weights: dict[str, nn.Parameter],
-        loss: LossName | LossFunction,
-        mode: Mode,
-        rng: torch.Generator,
-        precision: Precision,
-        rotations: Mapping[str, Rotation],
-    ) -> None:
-        self._model = model
-        self._rotations = rotations
-        self._weights = weights
-        self._function = loss if callable(loss) else None
-        self._named = None if callable(loss) else named_loss(loss)
-        self._mode = mode
-        self._rng = rng
-        self._precision = precision
+    model: nn.Module
+    weights: dict[str, nn.Parameter]
+    loss: Loss
+    mode: Mode
+    rng: torch.Generator
+    precision: Precision
+    rotations: Mapping[str, Rotation]
+
+    def __post_init__(self) -> None:
         self._capture: Capture | None = None  # set by the first trial that succeeds
         self._slow: dict[str, nn.Parameter] = {}
         self._sums: dict[str, Tensor] = {}
@@ -152,11 +145,12 @@ class _Sums:
 
     def add(self, batch: AnyBatch) -> None:
         examples = size_of(batch)
-        self._count += 1 if self._mode == "batched" else examples
-        if self._mode == "batched":
-            self._add(self._one_by_one(self._weights, [partial(self._mean, batch)]))
+        self._count += 1 if self.mode == "batched" else examples
+        if self.mode == "batched":
+            mean = [lambda: self._outputs(batch).mean_loss()]
+            self._add(self._one_by_one(self.weights, mean))
         elif self._capture is None and not self._try_rules(batch):  # tried again on the next batch
-            self._add(self._one_by_one(self._weights, self._singly(batch, range(examples))))
+            self._add(self._one_by_one(self.weights, self._singly(batch, range(examples))))
         else:
             assert self._capture is not None
             self._labels = None
@@ -164,27 +158,27 @@ class _Sums:
             if self._capture.totals:
                 with self._capture as capture:
                     uncovered = capture.add(examples, partial(self._each, batch))
-                slow = slow | {name: self._weights[name] for name in uncovered}
+                slow = slow | {name: self.weights[name] for name in uncovered}
             if slow:
                 self._add(self._one_by_one(slow, self._singly(batch, range(examples))))
 
     def _one_by_one(
         self, weights: dict[str, nn.Parameter], losses: Iterable[Callable[[], Tensor]]
     ) -> dict[str, Tensor]:
-        return squares_one_by_one(weights, losses, self._rotations)
+        return squares_one_by_one(weights, losses, self.rotations)
 
     def mean(self) -> dict[str, Tensor]:
         if self._count == 0:
             raise DataError("batches holds no batch. Give at least one.")
         if self._capture is not None:
             self._add(self._capture.totals)
-        for name in self._weights:
+        for name in self.weights:
             if not bool(torch.isfinite(self._sums[name].sum())):  # squares do not cancel
                 raise PluginError(
                     f"the squared gradients of {name} are not finite numbers. Check the weights "
                     "and the loss, or use precision='float32'."
                 )
-        return {name: self._sums[name].div_(self._count) for name in self._weights}
+        return {name: self._sums[name].div_(self._count) for name in self.weights}
 
     def _add(self, squares: Mapping[str, Tensor]) -> None:
         for name, value in squares.items():
@@ -196,75 +190,72 @@ class _Sums:
         Returns False if all gradients of these two are 0, which proves nothing.
         """
         small = take(batch, [0, min(1, size_of(batch) - 1)])
-        trial = Capture(self._model, self._weights, rotations=self._rotations)
-        precision = self._precision
-        self._precision = Precision("float32", precision.device_type)
-        before = self._rng.get_state()
+        trial = Capture(self.model, self.weights, rotations=self.rotations)
+        precision = self.precision
+        self.precision = Precision("float32", precision.device_type)
+        before = self.rng.get_state()
         with trial:
             uncovered = trial.add(2, partial(self._each, small))
-        exact = self._one_by_one(self._weights, self._singly(small, range(2)))
-        self._precision, self._labels = precision, None
-        self._rng.set_state(before)
+        exact = self._one_by_one(self.weights, self._singly(small, range(2)))
+        self.precision, self._labels = precision, None
+        self.rng.set_state(before)
         largest = max(float(value.max()) for value in exact.values())
         if largest == 0.0:
             return False
         covered: dict[str, nn.Parameter] = {}
-        for name, weight in self._weights.items():
+        for name, weight in self.weights.items():
             allowed = (RTOL * exact[name]).add_(ATOL * exact[name].max() + NOISE * largest)
             agrees = bool(((trial.totals[name] - exact[name]).abs_() <= allowed).all())
             (covered if agrees and name not in uncovered else self._slow)[name] = weight
-        self._capture = Capture(self._model, covered, like=trial, rotations=self._rotations)
+        self._capture = Capture(self.model, covered, like=trial, rotations=self.rotations)
         return True
 
     def _singly(self, batch: AnyBatch, examples: Sequence[int]) -> Iterator[partial[Tensor]]:
         """Yield functions for the loss of each example alone, with labels sampled for the batch."""
-        if self._mode == "sampled" and self._labels is None:
+        if self.mode == "sampled" and self._labels is None:
             with torch.no_grad():
                 self._each(batch)
         for i in examples:
             labels = None if self._labels is None else self._labels[[i]]
             yield partial(self._each, take(batch, [i]), labels)
 
-    @contextmanager
-    def _autocast(self) -> Iterator[None]:
-        """Autocast; on the CPU without torch's fused attention, which is slow in bf16."""
-        slow = self._precision.name == "bf16" and self._precision.device_type == "cpu"
-        kernel = sdpa_kernel(SDPBackend.MATH) if slow else nullcontext()
-        with self._precision.autocast(), kernel:
-            yield
-
     def _outputs(self, batch: AnyBatch) -> Outputs:
-        assert self._named is not None
-        with self._autocast():
-            return self._named(self._model, batch)
+        # On the CPU torch's fused attention is slow in bf16.
+        slow = self.precision.name == "bf16" and self.precision.device_type == "cpu"
+        kernel = sdpa_kernel(SDPBackend.MATH) if slow else nullcontext()
+        with self.precision.autocast(), kernel:
+            return self.loss(self.model, batch)
 
     def _each(self, batch: AnyBatch, labels: Tensor | None = None) -> Tensor:
         """Return the loss of each example, shape (b,)."""
-        if self._function is not None:
-            with self._autocast():
-                losses = self._function(self._model, batch)
-            if not isinstance(losses, Tensor) or losses.shape != (size_of(batch),):
-                what = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-                raise PluginError(
-                    f"the loss function must return a tensor of shape ({size_of(batch)},) with "
-                    f"one loss for each example, not {what}."
-                )
-            return losses
         outputs = self._outputs(batch)
         if labels is not None:
             # Labels of the batch may be wider than this example's; the rest is padding.
             if outputs.mask is not None:
                 labels = labels[:, : outputs.labels.shape[1]]
             outputs = replace(outputs, labels=labels)
-        elif self._mode == "sampled":
-            outputs = outputs.sample_labels(self._rng)
+        elif self.mode == "sampled":
+            outputs = outputs.sample_labels(self.rng)
             self._labels = outputs.labels
         return outputs.losses()
 
-    def _mean(self, batch: AnyBatch) -> Tensor:
-        if self._function is not None:
-            return self._each(batch).mean()
-        return self._outputs(batch).mean_loss()
+
+class _Given(Outputs):
+    """The losses that a user's function returns, in the place of logits."""
+
+    def losses(self) -> Tensor:
+        return self.logits
+
+
+def _given(function: LossFunction, model: nn.Module, batch: AnyBatch) -> Outputs:
+    losses = function(model, batch)
+    if not isinstance(losses, Tensor) or losses.shape != (size_of(batch),):
+        what = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise PluginError(
+            f"the loss function must return a tensor of shape ({size_of(batch)},) with one loss "
+            f"for each example, not {what}."
+        )
+    return _Given(losses, losses)
 
 
 def _weights(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
@@ -285,22 +276,3 @@ def _weights(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Para
             hint = did_you_mean(name, by_name) if first is None else same
             raise PluginError(f"the model has no weight {name!r}.{hint}")
     return {name: by_name[name] for name in subset}
-
-
-@contextmanager
-def _evaluating(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Turn dropout off, and gradients on for `weights` only; restore both afterwards."""
-    modes = [(layer, layer.training) for layer in model.modules()]
-    flags = [(p, p.requires_grad) for p in model.parameters()]
-    ids = {id(parameter) for parameter in weights.values()}
-    model.eval()
-    for parameter, _ in flags:
-        parameter.requires_grad_(id(parameter) in ids)
-    try:
-        with torch.enable_grad():
-            yield
-    finally:
-        for layer, mode in modes:
-            layer.training = mode
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)

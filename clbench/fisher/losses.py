@@ -1,23 +1,34 @@
-"""Losses of single examples, their labels, and the batches that they are computed on."""
+"""Losses of single examples, and the batches of text or rows that they are computed on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from clbench.core.errors import DataError, SettingsError
+from clbench.models.encoding import IGNORED
 from clbench.models.likelihood import only_at
-from clbench.models.prompt_rows import IGNORED
 from clbench.training.batches import Batch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 LossName = Literal["mlm", "clm", "task"]
 AnyBatch = Mapping[str, Tensor] | Batch
 LossFunction = Callable[[nn.Module, Any], Tensor]
+Masking = Literal["bert", "mask", "any-position"]
+TextBatch = dict[str, Tensor]
+SHARE = 0.15
+"""Share of the tokens that are predicted (Devlin et al. 2019, section 3.1)."""
+BATCH_TOKENS = 2048
+"""Most tokens of a batch, padding included."""
+CAUSAL_BATCH_TOKENS = 512
+"""The same for causal models, which project every token onto the whole vocabulary."""
 BLOCK = 256
 """Classes in a block that labels are sampled from."""
 
@@ -125,17 +136,20 @@ def masked_lm(model: nn.Module, batch: AnyBatch) -> Outputs:
             f"loss 'mlm' needs a label for each token, -100 where it is not masked; labels are "
             f"{what}. Mask tokens with clbench.fisher.mask_tokens. For classes use loss='task'."
         )
-    return _language(model, inputs, labels, labels != IGNORED, "masked token")
+    return _language(model, inputs, labels, "masked token")
 
 
 def causal_lm(model: nn.Module, batch: AnyBatch) -> Outputs:
     """Return a decoder's outputs at every token that has a next one."""
     inputs = _text_of(batch, "clm")
+    return _language(model, inputs, next_tokens(inputs), "next token")
+
+
+def next_tokens(inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the next token of each token, shape (b, t), -100 where there is none."""
     ids = inputs["input_ids"]
-    mask = inputs.get("attention_mask", torch.ones_like(ids))
-    following = functional.pad(ids[:, 1:], (0, 1))
-    present = functional.pad(mask[:, 1:], (0, 1)).bool()
-    return _language(model, inputs, following, present, "next token")
+    real = ids.masked_fill(inputs.get("attention_mask", torch.ones_like(ids)) == 0, IGNORED)
+    return functional.pad(real[:, 1:], (0, 1), value=IGNORED)
 
 
 def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
@@ -163,9 +177,8 @@ def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
     return Outputs(logits, labels)
 
 
-def _language(
-    model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, predicted: Tensor, what: str
-) -> Outputs:
+def _language(model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, what: str) -> Outputs:
+    predicted = labels != IGNORED
     counts = predicted.sum(1)
     if int(counts.min()) == 0:
         raise DataError(f"an example has no {what}. Leave it out.")
@@ -236,3 +249,126 @@ def on_device(batch: AnyBatch, device: torch.device) -> AnyBatch:
         inputs = {key: value.to(device) for key, value in batch.inputs.items()}
         return replace(batch, inputs=inputs, labels=batch.labels.to(device))
     return {key: value.to(device) for key, value in batch.items()}
+
+
+def mask_tokens(
+    inputs: dict[str, Tensor],
+    tokenizer: PreTrainedTokenizerBase,
+    generator: torch.Generator,
+    *,
+    masking: Masking = "bert",
+    share: float = SHARE,
+) -> dict[str, Tensor]:
+    """Return masked inputs with ``labels``: the true token where it is predicted, else -100.
+
+    Parameters
+    ----------
+    inputs
+        ``input_ids`` and ``attention_mask``, shape (b, t), on the CPU; others are kept.
+    tokenizer
+        Gives the special tokens and the mask.
+    generator
+        The only source of randomness.
+    masking
+        ``bert``: of each text `share` of its real tokens, rounded and at least one; 80 % become
+        the mask, 10 % a random token, 10 % stay (Devlin et al. 2019, section 3.1 and appendix
+        A.1). ``mask``: the same tokens, all masked. ``any-position``: every position with
+        probability `share`, special tokens and padding included, all masked, as the code of
+        Kenneweg et al. 2022 does.
+    share
+        Share of the tokens that are predicted.
+
+    Raises
+    ------
+    DataError
+        If the tokenizer has no mask, or a text has no real token.
+    """
+    if tokenizer.mask_token_id is None:
+        raise DataError("the tokenizer has no mask token. Use that of a masked language model.")
+    ids, real = inputs["input_ids"], inputs["attention_mask"].bool()
+    special = torch.tensor(sorted(tokenizer.all_special_ids))
+    keys = torch.rand(ids.shape, generator=generator)
+    if masking == "any-position":
+        predicted = keys < share
+        predicted[torch.arange(len(ids)), keys.argmin(1)] = True  # a loss needs one
+    else:
+        predicted = _smallest(keys, real & ~torch.isin(ids, special), share)
+    masked = predicted.clone()
+    new_ids = ids.clone()
+    if masking == "bert":
+        fate = torch.rand(ids.shape, generator=generator)
+        masked &= fate < 0.8
+        random = predicted & (fate >= 0.8) & (fate < 0.9)
+        plain = torch.ones(len(tokenizer), dtype=torch.bool)
+        plain[special] = False
+        words = plain.nonzero().squeeze(1)
+        numbers = torch.randint(len(words), ids.shape, generator=generator)
+        new_ids = torch.where(random, words[numbers], new_ids)
+    new_ids = new_ids.masked_fill(masked, int(tokenizer.mask_token_id))
+    return {**inputs, "input_ids": new_ids, "labels": ids.masked_fill(~predicted, IGNORED)}
+
+
+def text_batches(
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_length: int,
+    generator: torch.Generator,
+    masking: Masking | None = "bert",
+    batch_size: int | None = None,
+) -> Iterator[dict[str, Tensor]]:
+    """Yield texts as padded batches for `diagonal_fisher`.
+
+    Parameters
+    ----------
+    texts
+        One example each. Texts without a token to predict are left out.
+    tokenizer, generator, masking
+        As in `mask_tokens`; with masking None nothing is masked, for causal models.
+    max_length
+        Tokens after which a text is cut, special ones included.
+    batch_size
+        Examples in a batch, in the order of `texts`; None sorts by length and fills
+        batches to a fixed number of tokens, which changes no per-example result.
+
+    Raises
+    ------
+    DataError
+        If no text has a token to predict.
+    """
+    encoded = tokenizer(list(texts), truncation=True, max_length=max_length)
+    special = frozenset(tokenizer.all_special_ids)
+    usable = [
+        number
+        for number, ids in enumerate(encoded["input_ids"])
+        if (len(ids) > 1 if masking is None else any(token not in special for token in ids))
+    ]
+    if not usable:
+        raise DataError("no text of the corpus has a token to predict. Use longer texts.")
+    if batch_size is not None:
+        groups = [usable[i : i + batch_size] for i in range(0, len(usable), batch_size)]
+    else:
+        most = CAUSAL_BATCH_TOKENS if masking is None else BATCH_TOKENS
+        lengths = {number: len(encoded["input_ids"][number]) for number in usable}
+        groups = [[]]
+        for number in sorted(usable, key=lambda n: (lengths[n], n)):
+            if groups[-1] and (len(groups[-1]) + 1) * lengths[number] > most:
+                groups.append([])
+            groups[-1].append(number)
+    for numbers in groups:
+        rows = {key: [encoded[key][number] for number in numbers] for key in encoded}
+        padded = tokenizer.pad(rows, return_tensors="pt")
+        inputs = {key: value for key, value in padded.items() if isinstance(value, Tensor)}
+        if masking is not None:
+            inputs = mask_tokens(inputs, tokenizer, generator, masking=masking)
+        yield inputs
+
+
+def _smallest(keys: Tensor, candidates: Tensor, share: float) -> Tensor:
+    """Return a mask of each row's candidates with the smallest keys: a `share`, at least one."""
+    counts = candidates.sum(1)
+    if int(counts.min()) == 0:
+        raise DataError("a text has no token that can be masked. Leave it out.")
+    most = (counts.float() * share).round().clamp_(min=1)
+    rank = keys.masked_fill(~candidates, 2.0).argsort(1).argsort(1)
+    return rank < most[:, None]

@@ -7,8 +7,6 @@ time, and keeps only the squares. Plain backward passes, one per example, are se
 see ``benchmarks/fisher.py``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -60,7 +58,7 @@ class Capture:
         model: nn.Module,
         parameters: Mapping[str, Tensor],
         gather: Gather | None = None,
-        like: Capture | None = None,
+        like: Self | None = None,
         rotations: Mapping[str, Rotation] | None = None,
     ) -> None:
         self._model = model

@@ -18,10 +18,10 @@ from transformers import PreTrainedModel, Trainer
 
 from clbench.core.errors import ModelError, SettingsError, count, describe_errors, join_names
 from clbench.models.answering import family_of_whole
-from clbench.models.classifier import Classifier
+from clbench.models.classifier import TaskModel
+from clbench.models.encoding import IGNORED
 from clbench.models.families import family_of
 from clbench.models.likelihood import logits_at
-from clbench.models.prompt_rows import IGNORED
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
@@ -33,7 +33,7 @@ Loss = Callable[..., Any]
 Fisher = Mapping[str, Tensor] | str | Path
 
 
-class HostedModel(Classifier):
+class HostedModel(TaskModel):
     """A transformers model in the shape that methods know: `backbone`, and a head for classifiers.
 
     It holds the modules of the model that the Trainer trains, not copies. A language model is all
@@ -41,19 +41,14 @@ class HostedModel(Classifier):
     """
 
     def __init__(self, model: Any) -> None:
-        nn.Module.__init__(self)
-        self.is_language_model = model.get_output_embeddings() is not None
-        self.config = model.config
-        self.backbone = model if self.is_language_model else model.base_model
-        self.family = (family_of_whole if self.is_language_model else family_of)(self.backbone)
-        self.heads = nn.ModuleDict()
-        if not self.is_language_model:
+        is_language_model = model.get_output_embeddings() is not None
+        backbone = model if is_language_model else model.base_model
+        super().__init__(backbone, (family_of_whole if is_language_model else family_of)(backbone))
+        self.is_language_model = is_language_model
+        if not is_language_model:
             children = model.named_children()
-            parts = {name: child for name, child in children if child is not self.backbone}
+            parts = {name: child for name, child in children if child is not backbone}
             self.heads[HEAD] = nn.ModuleDict(parts)
-        self.dropout = nn.Identity()
-        self.shown, self.insert = {}, None
-        self.vocabulary = self.positions = None
         self._whole = (model,)  # in a tuple, so that its weights are not listed twice
 
     def forward(

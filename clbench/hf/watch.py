@@ -19,7 +19,7 @@ from clbench.audit.language import FEWEST_TEXTS, LanguageLoss
 from clbench.audit.models import AuditedModel, HeadKind
 from clbench.core.errors import ModelError, SettingsError
 from clbench.figures import style
-from clbench.models.likelihood import evaluating
+from clbench.models.classifier import evaluating
 from clbench.tasks.corpus import resolve_corpus
 
 Action = Literal["warn", "stop", "restore"]

@@ -26,9 +26,9 @@ from clbench.core.seeds import numpy_stream
 from clbench.core.user_code import GlobalState
 from clbench.measure.writer import Writer, chosen_answers
 from clbench.models.answering import AnsweringModel
-from clbench.models.classifier import Classifier
+from clbench.models.classifier import TaskModel
+from clbench.models.encoding import PromptRows
 from clbench.models.likelihood import likelihood, logits_at
-from clbench.models.prompt_rows import PromptRows
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.scenario import Scenario
@@ -297,7 +297,7 @@ def check_harness(tasks: Sequence[str]) -> None:
 
 
 def harness_scores(
-    model: Classifier,
+    model: TaskModel,
     tokenizer: "PreTrainedTokenizerBase",
     tasks: Sequence[str],
     *,

@@ -1,30 +1,19 @@
 """Score what a model retains of its pretraining: its language-model head on held-out texts."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clbench.core.errors import ModelError, NonFiniteLossError
-from clbench.core.seeds import stream_seed, torch_stream
-from clbench.fisher.language_modelling import text_batches
-from clbench.fisher.losses import named_loss, on_device, size_of
-from clbench.fisher.pretrained import fit_missing_head
-from clbench.models.checkpoint import load_tokenizer
-from clbench.models.families import usable_length
-from clbench.models.language import LanguageModel, load_language_model
-from clbench.models.prompt_rows import IGNORED
+from clbench.core.errors import NonFiniteLossError
+from clbench.core.seeds import torch_stream
+from clbench.fisher.language import LanguageTask, shuffled
+from clbench.fisher.losses import next_tokens, on_device, size_of
+from clbench.models.encoding import IGNORED
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import Precision, resolve_precision
 from clbench.training.protocol import Protocol
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Batches = Sequence[dict[str, Tensor]]
 HEAD_TEXTS = 2000
@@ -40,32 +29,26 @@ class PretrainingScorer:
 
     Parameters
     ----------
-    language
-        The pretrained model; its own backbone is freed.
+    task
+        The task of the pretrained model, whose own backbone is freed.
     batches, part
         Masked texts, and a part of them for the points of curves.
     source
         Description of the texts, for notes in results.
     """
 
-    def __init__(
-        self, language: LanguageModel, batches: Batches, part: Batches, source: str
-    ) -> None:
-        self._loss = named_loss(language.loss)
-        self._batches, self._part = batches, part
+    def __init__(self, task: LanguageTask, batches: Batches, part: Batches, source: str) -> None:
+        self._task, self._batches, self._part = task, batches, part
         labels = torch.cat([_labels(batch) for batch in batches])
         self._tokens = len(labels)
         self._baseline = int(labels.bincount().max()) / len(labels)
         self._text = (
-            f"pretraining: {'masked-LM' if language.loss == 'mlm' else 'next-token'} accuracy over "
+            f"pretraining: {'masked-LM' if task.kind == 'mlm' else 'next-token'} accuracy over "
             f"{self._tokens} tokens of {source} (always the most frequent token: "
             f"{self._baseline:.3f})"
         )
         self.part_tokens = sum(int(batch["attention_mask"].sum()) for batch in part)
-        self._model: PreTrainedModel = language.model
-        self._projection: nn.Linear = self._model.get_output_embeddings()
-        self._tied = self._projection.weight is self._model.get_input_embeddings().weight
-        self._free_backbone()
+        task.free_backbone()
 
     def score(
         self,
@@ -90,9 +73,10 @@ class PretrainingScorer:
         """
         correct = loss = count = 0.0
         backbone.eval()
-        with torch.inference_mode(), precision.autocast(), self._around(backbone, device) as model:
+        around = self._task.around(backbone, device)
+        with torch.inference_mode(), precision.autocast(), around as model:
             for batch in self._part if part else self._batches:
-                outputs = self._loss(model, on_device(batch, device))
+                outputs = self._task.loss(model, on_device(batch, device))
                 assert outputs.mask is not None
                 tokens = outputs.mask.sum()
                 hits = (outputs.logits.argmax(-1) == outputs.labels) * outputs.mask
@@ -116,27 +100,6 @@ class PretrainingScorer:
             "it has little to forget. Use a checkpoint that was pretrained as a language model."
         )
 
-    @contextmanager
-    def _around(self, backbone: nn.Module, device: torch.device) -> Iterator[nn.Module]:
-        """Yield the language model with this backbone inside, or itself if it has a head."""
-        if type(backbone) is type(self._model):
-            yield backbone.eval()
-            return
-        model = self._model.to(device)
-        setattr(model, model.base_model_prefix, backbone)
-        if self._tied:
-            table = model.get_input_embeddings().weight
-            self._projection.weight = nn.Parameter(table.detach(), requires_grad=False)
-        try:
-            yield model.eval()
-        finally:
-            self._free_backbone()
-
-    def _free_backbone(self) -> None:
-        setattr(self._model, self._model.base_model_prefix, nn.Identity())
-        if self._tied:
-            self._projection.weight = nn.Parameter(torch.empty(0), requires_grad=False)
-
 
 def make_scorer(
     protocol: Protocol,
@@ -157,65 +120,35 @@ def make_scorer(
     ModelError, DataError
         If the model has no language-model head, its tokenizer no mask, or the corpus no text.
     """
-    name, revision, seed = protocol.model, protocol.revision, protocol.data_seed
-    language = load_language_model(name, revision, head_seed=stream_seed("language-head", seed))
-    tokenizer = load_tokenizer(name, revision)
-    masked = language.loss == "mlm"
-    if masked and tokenizer.mask_token_id is None:
-        raise ModelError(f"model {name!r}: its tokenizer has no mask token. Use another model.")
-    length = min(text_length, usable_length(language.model.config) or text_length)
-
-    def batches(texts: Sequence[str], stream: str) -> Batches:
-        return list(
-            text_batches(
-                texts,
-                tokenizer,
-                max_length=length,
-                generator=torch_stream(stream, seed),
-                masking="mask" if masked else None,
-            )
-        )
-
-    whole = batches(texts, "held-out-masks")
-    source = (
-        f"{sum(map(size_of, whole))} held-out texts of {corpus_name(protocol.corpus)}, cut at "
-        f"{length} tokens"
+    seed, corpus = protocol.data_seed, protocol.corpus
+    task = LanguageTask(
+        protocol.model, protocol.revision, seed=seed, length=text_length, masking="mask"
     )
-    if language.missing:
-        settings = {"texts": HEAD_TEXTS, "text_length": text_length, "head_steps": head_steps}
-        first, last = _fit(language, settings, protocol, device, batches)
-        source += (
-            f", by a head fitted in {head_steps} steps with the encoder frozen, as the checkpoint "
-            f"has none (loss {first:.2f} to {last:.2f})"
-        )
-    return PretrainingScorer(language, whole, _thinned(whole, protocol.curve_rows), source)
+    whole = list(task.batches(texts, torch_stream("held-out-masks", seed)))
+    source = (
+        f"{sum(map(size_of, whole))} held-out texts of {corpus_name(corpus)}, cut at "
+        f"{task.length} tokens"
+    )
 
+    def head_batches() -> Batches:
+        others = read_corpus(corpus, HEAD_TEXTS, seed)
+        batches = list(task.batches(others, torch_stream("head-masks", seed)))
+        return shuffled(batches, torch_stream("head-order", seed))
 
-def _fit(
-    language: LanguageModel,
-    settings: dict[str, int],
-    protocol: Protocol,
-    device: torch.device,
-    batches: Callable[[Sequence[str], str], Batches],
-) -> tuple[float, float]:
-    """Fit the missing head or load it from the cache; return its first and last loss."""
-    seed = protocol.data_seed
-
-    def shuffled() -> Batches:
-        texts = batches(read_corpus(protocol.corpus, HEAD_TEXTS, seed), "head-masks")
-        order = torch.randperm(len(texts), generator=torch_stream("head-order", seed)).tolist()
-        return [texts[i] for i in order]
-
-    return fit_missing_head(
-        language,
-        protocol.model,
-        protocol.revision,
-        {"corpus": corpus_identity(protocol.corpus), "settings": {**settings, "seed": seed}},
-        shuffled,
-        steps=settings["head_steps"],
+    settings = {"texts": HEAD_TEXTS, "text_length": text_length, "head_steps": head_steps}
+    head_loss = task.fit_head(
+        head_batches,
+        {"corpus": corpus_identity(corpus), "settings": {**settings, "seed": seed}},
+        steps=head_steps,
         device=device,
         precision=resolve_precision(protocol.precision, device),
     )
+    if head_loss is not None:
+        source += (
+            f", by a head fitted in {head_steps} steps with the encoder frozen, as the checkpoint "
+            f"has none (loss {head_loss[0]:.2f} to {head_loss[1]:.2f})"
+        )
+    return PretrainingScorer(task, whole, _thinned(whole, protocol.curve_rows), source)
 
 
 def _thinned(batches: Batches, count: int) -> Batches:
@@ -235,7 +168,5 @@ def _thinned(batches: Batches, count: int) -> Batches:
 
 def _labels(batch: dict[str, Tensor]) -> Tensor:
     """Return the tokens to predict; shape (n,)."""
-    labels = batch.get("labels")
-    if labels is not None:
-        return labels[labels != IGNORED]
-    return batch["input_ids"][:, 1:][batch["attention_mask"][:, 1:].bool()]
+    labels = batch["labels"] if "labels" in batch else next_tokens(batch)
+    return labels[labels != IGNORED]

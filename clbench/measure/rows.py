@@ -14,7 +14,7 @@ from torch import nn
 from clbench.measure.capabilities import CapabilityData
 from clbench.measure.writer import Writer, as_outputs, chosen_answers
 from clbench.methods.base import Method
-from clbench.models.prompt_rows import PromptRows
+from clbench.models.encoding import PromptRows
 from clbench.results.cell import correct_rows, pack_rows
 from clbench.shifts.scenario import Scenario
 from clbench.tasks.metrics import right_texts, score, score_texts, told_scores

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from clbench.models.answering import AnsweringModel
+from clbench.models.encoding import PromptRows
 from clbench.models.families import usable_length
-from clbench.models.prompt_rows import PromptRows
 from clbench.tasks.task import IntArray
 from clbench.training.batches import TaskData
 from clbench.training.stage import Context

@@ -1,23 +1,20 @@
 """Generic replay: mix a little pretraining-like text into every stage."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from clbench.core.errors import ModelError
-from clbench.core.seeds import stream_seed, torch_stream
+from clbench.core.seeds import torch_stream
+from clbench.fisher.language import LanguageTask, shuffled
+from clbench.fisher.losses import masked_lm, next_tokens
 from clbench.methods.base import Method
+from clbench.models.classifier import TaskModel
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
-
-if TYPE_CHECKING:
-    from clbench.models.classifier import Classifier
-    from clbench.training.batches import Batch
-    from clbench.training.stage import Context, Stage
+from clbench.training.batches import Batch
+from clbench.training.stage import Context, Stage
 
 Texts = dict[str, Tensor]
 
@@ -63,53 +60,42 @@ class GenericReplay(Method):
 
     def setup(self, context: Context) -> None:
         """Read the texts, and put the backbone into the language model; fit a missing head."""
-        from clbench.fisher.losses import named_loss
-        from clbench.fisher.pretrained import fit_missing_head
-        from clbench.models.checkpoint import load_tokenizer
-        from clbench.models.families import usable_length
-        from clbench.models.language import load_language_model
-
-        name, revision, protocol = context.model_name, context.revision, context.protocol
-        seed = protocol.data_seed
-        language = load_language_model(name, revision, head_seed=stream_seed("language-head", seed))
-        self._tokenizer = load_tokenizer(name, revision)
-        self._masked = language.loss == "mlm"
-        if self._masked and self._tokenizer.mask_token_id is None:
-            raise ModelError(f"model {name!r}: its tokenizer has no mask token. Set mask_token.")
-        model = language.model.to(context.device)
-        self._length = min(self.text_length, usable_length(model.config) or self.text_length)
+        protocol, device, seed = context.protocol, context.device, context.protocol.data_seed
+        self._task = LanguageTask(
+            context.model_name,
+            context.revision,
+            seed=seed,
+            length=self.text_length,
+            masking=self.masking,
+        )
         self._corpus = read_corpus(protocol.corpus, self.texts, seed)
         note = f"generic-replay: {len(self._corpus)} texts of {corpus_name(protocol.corpus)}."
-        if language.missing:
-            first, last = fit_missing_head(
-                language,
-                name,
-                revision,
-                {
-                    "corpus": corpus_identity(protocol.corpus),
-                    "settings": [self.texts, self._length, self.masking, self.head_steps, seed],
-                },
-                lambda: list(
-                    self._pass(
-                        torch_stream("head-order", seed), torch_stream("head-masks", seed), size=16
-                    )
-                ),
-                steps=self.head_steps,
-                device=context.device,
-                precision=context.precision,
-            )
+        head_loss = self._task.fit_head(
+            lambda: self._pass(
+                torch_stream("head-order", seed), torch_stream("head-masks", seed), size=16
+            ),
+            {
+                "corpus": corpus_identity(protocol.corpus),
+                "settings": [self.texts, self._task.length, self.masking, self.head_steps, seed],
+            },
+            steps=self.head_steps,
+            device=device,
+            precision=context.precision,
+        )
+        if head_loss is not None:
             note += (
                 " The checkpoint has no language-model head: one was fitted in "
-                f"{self.head_steps} steps, encoder frozen (loss {first:.2f} to {last:.2f})."
+                f"{self.head_steps} steps, encoder frozen "
+                f"(loss {head_loss[0]:.2f} to {head_loss[1]:.2f})."
             )
         context.note(note)
-        model.to(dtype=context.model.backbone.dtype)
-        self._loss = named_loss("mlm")  # next tokens are labels too: see `_labels`
+        model: Any = self._task.language.model.to(device, context.model.backbone.dtype)
         self._table = model.get_input_embeddings().weight.detach()
         self._rows = table_rows(context.model, len(self._table))
         self._language = model.requires_grad_(False).eval()
         if protocol.is_language_model:
             self._language = context.model.backbone  # which is the language model, head included
+            del self._task.language
         else:
             setattr(model, model.base_model_prefix, context.model.backbone)
 
@@ -141,10 +127,10 @@ class GenericReplay(Method):
                 rows[..., None] >= 0, stage.model.embed(rows.clamp(min=0)), pretrained
             ),
             "attention_mask": texts["attention_mask"],
-            "labels": texts["labels"] if self._masked else _following(texts),
+            "labels": texts["labels"] if "labels" in texts else next_tokens(texts),
         }
         with stage.precision.autocast():
-            value: Tensor = self._loss(self._language, inputs).mean_loss()
+            value: Tensor = masked_lm(self._language, inputs).mean_loss()
         return value
 
     def _batches(self, stage: Stage, size: int) -> Iterator[Texts]:
@@ -154,31 +140,13 @@ class GenericReplay(Method):
 
     def _pass(self, order: Generator, masks: Generator, *, size: int) -> Iterator[Texts]:
         """Return one pass over the texts in random order, in batches of `size`."""
-        from clbench.fisher.language_modelling import text_batches
-
-        numbers = torch.randperm(len(self._corpus), generator=order).tolist()
-        return text_batches(
-            [self._corpus[number] for number in numbers],
-            self._tokenizer,
-            max_length=self._length,
-            generator=masks,
-            masking=self.masking if self._masked else None,
-            batch_size=size,
-        )
+        return self._task.batches(shuffled(self._corpus, order), masks, size)
 
 
-def table_rows(model: Classifier, tokens: int) -> Tensor:
+def table_rows(model: TaskModel, tokens: int) -> Tensor:
     """Return the row of each of `tokens` tokens in the model's embedding table, -1 for none."""
     if model.vocabulary is None:
         return torch.arange(tokens, device=model.backbone.device)
     rows = torch.full((tokens,), -1, device=model.vocabulary.device)
     rows[model.vocabulary] = torch.arange(len(model.vocabulary), device=rows.device)
     return rows
-
-
-def _following(texts: Texts) -> Tensor:
-    """Return the next token of each token, -100 where there is none."""
-    from clbench.models.prompt_rows import IGNORED
-
-    real = texts["input_ids"].masked_fill(texts["attention_mask"] == 0, IGNORED)
-    return nn.functional.pad(real[:, 1:], (0, 1), value=IGNORED)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clbench.methods.base import Method
 from clbench.methods.partial_updates import nth_largest
-from clbench.models.classifier import Classifier
+from clbench.models.classifier import TaskModel
 from clbench.models.groups import depth_positions
 from clbench.training.stage import Context, Stage
 
@@ -242,7 +242,7 @@ class WiseFT(Method):
             after.copy_(before[old].lerp(after, alphas[name]))
         self.before = {}
 
-    def _alphas(self, model: Classifier) -> dict[str, float]:
+    def _alphas(self, model: TaskModel) -> dict[str, float]:
         """Return the share of the trained weights for each parameter, by its name."""
         layers = model.layer_groups()
         shares = self.alpha if isinstance(self.alpha, list) else [self.alpha] * 3

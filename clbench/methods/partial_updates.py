@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from clbench.core.errors import SettingsError
 from clbench.methods.base import Method, Phase
-from clbench.models.classifier import Classifier
+from clbench.models.classifier import TaskModel
 from clbench.training.batches import Batch
 from clbench.training.stage import Context, Snapshot, Stage
 
@@ -307,7 +307,7 @@ class PackNet(Method):
         stage.record("free_share", free_count / total)
 
 
-def matrices(model: Classifier) -> dict[str, nn.Parameter]:
+def matrices(model: TaskModel) -> dict[str, nn.Parameter]:
     """Return the backbone's weights of two or more dimensions by name, without embedding tables."""
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     return {

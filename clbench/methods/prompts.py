@@ -13,7 +13,7 @@ from clbench.core.errors import SettingsError, count
 from clbench.core.seeds import torch_stream
 from clbench.methods.base import Method
 from clbench.models.checkpoint import load_config
-from clbench.models.classifier import Classifier
+from clbench.models.classifier import TaskModel
 from clbench.models.families import usable_length
 from clbench.tasks.task import Task
 from clbench.training.batches import Batch
@@ -35,7 +35,7 @@ class Prompted(Method, ABC):
     """
 
     @abstractmethod
-    def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
+    def prompts(self, model: TaskModel, inputs: dict[str, Tensor]) -> Tensor:
         """Return the prompts of each row, shape (b, n, e), or (b, k, n, e) for multiple choice."""
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Prompted(Method, ABC):
     def _insert(
         self, inputs: dict[str, Tensor], embeds: Tensor | None
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return inputs and embeddings of `Classifier.features` with prompts among them."""
+        """Return inputs and embeddings of `TaskModel.features` with prompts among them."""
         model = self._context.model
         prompts = self.prompts(model, inputs)
         if embeds is None:
@@ -138,7 +138,7 @@ class ProgressivePrompts(Prompted):
         """Return one group: the task's prompt and head."""
         return [{"params": [self._prompt, *stage.trainable()], "lr": stage.protocol.lr}]
 
-    def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
+    def prompts(self, model: TaskModel, inputs: dict[str, Tensor]) -> Tensor:
         """Return the prompts up to the task's own, the latest first; equal for all rows."""
         own = self.kept.get(self._task, self._prompt)
         earlier = [prompt for task, prompt in sorted(self.kept.items()) if task < self._task]
@@ -225,7 +225,7 @@ class L2P(Prompted):
         pool = [stage.model.get_parameter(name) for name in ("prompts", "keys")]
         return [{"params": [*pool, *stage.trainable()], "lr": stage.protocol.lr}]
 
-    def prompts(self, model: Classifier, inputs: dict[str, Tensor]) -> Tensor:
+    def prompts(self, model: TaskModel, inputs: dict[str, Tensor]) -> Tensor:
         """Return the prompts that the rows select; keep the distance of their keys."""
         with torch.no_grad():
             query = model.pooled(inputs)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clbench.core.errors import PluginError, SettingsError
 from clbench.fisher.squares import Rotation, rotate, rotate_back
 from clbench.methods.base import Method
-from clbench.models.classifier import Classifier
+from clbench.models.classifier import TaskModel
 from clbench.tasks.corpus import corpus_name
 from clbench.training.stage import Context, Stage
 
@@ -278,7 +278,7 @@ class EWCMLM(PullingMethod):
 
     def setup(self, context: Context) -> None:
         """Take the anchor and compute or load the Fisher information, in a resumed cell too."""
-        from clbench.fisher.pretrained import Recipe, pretrained_fisher
+        from clbench.fisher.language import Recipe, pretrained_fisher
 
         fisher, facts = pretrained_fisher(
             context.model_name,
@@ -325,7 +325,7 @@ class EWCMLM(PullingMethod):
         )
 
 
-def fisher_of_backbone(model: Classifier, fisher: dict[str, Tensor]) -> dict[str, Tensor]:
+def fisher_of_backbone(model: TaskModel, fisher: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return F by the classifier's names, on its device, for the rows of its vocabulary.
 
     Weights that the language model does not have, such as a pooler's, are left out.

@@ -9,13 +9,13 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clbench.core.errors import ModelError
-from clbench.models.classifier import Classifier
+from clbench.models.checkpoint import load_generator, random_model
+from clbench.models.classifier import TaskModel, evaluating
 from clbench.models.families import Family, family_of
-from clbench.models.language import load_generator, random_language_model
-from clbench.models.likelihood import AnswerScorer, evaluating, logits_at
+from clbench.models.likelihood import AnswerScorer, logits_at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,11 +27,11 @@ PACKED_LENGTH = 256
 """Most tokens of a packed sequence of several rows: the cost of attention grows with its square."""
 
 
-class AnsweringModel(Classifier):
+class AnsweringModel(TaskModel):
     """A language model with its own head, for which every task is a text to continue.
 
     Nothing is added to the model and no task has weights of its own. `forward` takes batches of
-    `clbench.models.prompt_rows.PromptRows`.
+    `clbench.models.encoding.PromptRows`.
 
     Parameters
     ----------
@@ -55,16 +55,8 @@ class AnsweringModel(Classifier):
     ) -> None:
         from transformers import GenerationConfig
 
-        nn.Module.__init__(self)
+        super().__init__(model, family_of_whole(model))
         model.generation_config = GenerationConfig()  # a checkpoint's may not be greedy
-        self.backbone = model
-        self.config = model.config
-        self.family = family_of_whole(model)
-        self.heads = nn.ModuleDict()
-        self.shown = {}
-        self.insert = None
-        self.dropout = nn.Identity()
-        self.vocabulary = self.positions = None
         self.encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
         self.packs, self._packing_checked = packs, False
         self._scorer = AnswerScorer(model, pad_id=pad_id, mean=answer_score == "mean")
@@ -107,7 +99,8 @@ class AnsweringModel(Classifier):
 
     def randomise_backbone(self, seed: int) -> None:
         """Reinitialise the model as its architecture does."""
-        values = dict(random_language_model(self.backbone, seed).named_parameters())
+        fresh = random_model(self.config, seed, type(self.backbone))
+        values = dict(fresh.named_parameters())
         with torch.no_grad():
             for name, parameter in self.backbone.named_parameters():
                 parameter.copy_(values[name])
@@ -206,7 +199,7 @@ def build_answering_model(
     Raises
     ------
     ModelError
-        As `clbench.models.language.load_generator`, or if the model cannot pack rows.
+        As `clbench.models.checkpoint.load_generator`, or if the model cannot pack rows.
     """
     model = load_generator(name, revision)
     if options.get("packs") and "position_ids" not in signature(model.forward).parameters:
@@ -294,7 +287,7 @@ def family_of_whole(model: PreTrainedModel) -> Family:
         layers=prefix + family.layers,
         embeddings=tuple(prefix + name for name in family.embeddings),
         parallel=tuple(prefix + name for name in family.parallel),
-        within_layer={prefix + name: layer for name, layer in family.within_layer.items()},
+        elsewhere={prefix + name: group for name, group in family.elsewhere.items()},
     )
 
 

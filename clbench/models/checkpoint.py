@@ -1,4 +1,4 @@
-"""Load the configuration, tokenizer and weights of a checkpoint."""
+"""Load the configuration, tokenizer and weights of a checkpoint, with or without its head."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import inspect
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from clbench.core.errors import ModelError
 from clbench.models.families import family_of, reads_segments
 from clbench.models.groups import MOST_LAYERS
-from clbench.models.locate import local_folder
-from clbench.models.safety import check_folder, one_line_errors
+from clbench.models.locate import check_folder, local_folder, one_line_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 UNKNOWN_WORDS = "zqxj \N{SNOWMAN}"
 """Words in few vocabularies; a tokenizer without a token for unknown words fails on them."""
-RECOMPUTED = (".position_ids", ".attn.bias", ".attn.masked_bias", ".inv_freq")
-"""Name endings of buffers that old checkpoints store and models recompute."""
 
 
 @contextmanager
@@ -51,13 +49,16 @@ def load_config(name: str, revision: str | None = None) -> PreTrainedConfig:
     ModelError
         If the model cannot be found or used.
     """
-    return read_config(local_folder(name, revision), name, weights=False, tokenizer=False)
+    return open_checkpoint(name, revision, weights=False)[1]
 
 
-def read_config(folder: Path, name: str, *, weights: bool, tokenizer: bool) -> PreTrainedConfig:
-    """Return the configuration in `folder`, which `check_folder` checks first."""
+def open_checkpoint(
+    name: str, revision: str | None = None, *, weights: bool = True, tokenizer: bool = False
+) -> tuple[Path, PreTrainedConfig]:
+    """Return a model's folder, which `check_folder` checks first, and its configuration."""
     from transformers import AutoConfig
 
+    folder = local_folder(name, revision)
     check_folder(folder, name, weights=weights, tokenizer=tokenizer)
     with quiet(), one_line_errors(name, f"{folder / 'config.json'} cannot be used"):
         config: PreTrainedConfig = AutoConfig.from_pretrained(
@@ -69,7 +70,7 @@ def read_config(folder: Path, name: str, *, weights: bool, tokenizer: bool) -> P
     config.return_dict = True
     if getattr(config, "chunk_size_feed_forward", 0):
         config.chunk_size_feed_forward = 0
-    return config
+    return folder, config
 
 
 def load_tokenizer(
@@ -91,8 +92,7 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer
 
-    folder = local_folder(name, revision)
-    config = read_config(folder, name, weights=False, tokenizer=True)
+    folder, config = open_checkpoint(name, revision, weights=False, tokenizer=True)
     with quiet(), one_line_errors(name, f"its tokenizer in {folder} cannot be loaded"):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             str(folder), trust_remote_code=False, local_files_only=True
@@ -155,11 +155,10 @@ def load_backbone(
         If the model cannot be found or is not a text model with layers, or its weights are not
         safetensors, do not fit ``config.json``, or are not finite.
     """
-    folder = local_folder(name, revision)
-    config = read_config(folder, name, weights=random_seed is None, tokenizer=False)
+    folder, config = open_checkpoint(name, revision, weights=random_seed is None)
     if random_seed is not None:
         with one_line_errors(name, "cannot be built from its config.json"):
-            return random_backbone(config, random_seed)
+            return random_model(config, random_seed)
     with one_line_errors(name, "cannot be used"):
         kind = _backbone_class(config)
     model, report = read_weights(kind, config, folder, name)
@@ -171,7 +170,7 @@ def load_backbone(
         for key in report["unexpected_keys"]
         if key.removeprefix(prefix).partition(".")[0] in parts
         and "pooler" not in key.split(".")
-        and not key.endswith(RECOMPUTED)
+        and not key.endswith(".attn.masked_bias")  # a buffer of old checkpoints of GPT-2
     )
     if unused:
         raise ModelError(
@@ -179,16 +178,18 @@ def load_backbone(
             f"{len(unused)} of its weights, such as {unused[0]!r}. Fetch or save the model again, "
             "or use a checkpoint that this version of transformers fully supports."
         )
-    check_finite(model, folder, name)
+    return checked(model, folder, name)
+
+
+def checked(model: PreTrainedModel, folder: Path, name: str) -> PreTrainedModel:
+    """Return the model; raise a ModelError if it has no layers, or a weight that is not finite.
+
+    `folder` is where it was read from.
+    """
     try:
-        family_of(model)
+        family_of(model.base_model)
     except ModelError as error:
         raise ModelError(f"model {name!r}: {error}") from error
-    return model
-
-
-def check_finite(model: PreTrainedModel, folder: Path, name: str) -> None:
-    """Raise a ModelError if a weight of the model, read from `folder`, is infinite or NaN."""
     for key, value in model.state_dict().items():
         # The sum takes no memory; the elements are looked at only if it is not finite.
         if value.is_floating_point() and not (
@@ -198,6 +199,7 @@ def check_finite(model: PreTrainedModel, folder: Path, name: str) -> None:
                 f"model {name!r}: {key!r} in {folder} holds infinite numbers or NaN. Use a "
                 "checkpoint from before its training diverged."
             )
+    return model
 
 
 def read_weights(
@@ -237,9 +239,11 @@ def read_weights(
     return model.eval(), report
 
 
-def random_backbone(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """Return a backbone with random weights; torch's random state does not change."""
-    kind = _backbone_class(config)
+def random_model(
+    config: PreTrainedConfig, seed: int, kind: type[PreTrainedModel] | None = None
+) -> PreTrainedModel:
+    """Return a model with random weights, by default a backbone; torch's state does not change."""
+    kind = kind or _backbone_class(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = kind(config, **_without_pooler(kind))
@@ -260,3 +264,102 @@ def _without_pooler(kind: type[PreTrainedModel]) -> dict[str, Any]:
     """Return the arguments that leave the pooler out, if the architecture has one."""
     has_option = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
     return {"add_pooling_layer": False} if has_option else {}
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A model with a language-model head."""
+
+    model: PreTrainedModel
+    """In float32 and evaluation mode, on the CPU."""
+    loss: Literal["mlm", "clm"]
+    """``mlm`` for encoders, ``clm`` for causal decoders."""
+    missing: tuple[str, ...]
+    """Weights of the head that the checkpoint lacks; they are initialised at random."""
+
+    def backbone_names(self) -> dict[str, str]:
+        """Return the backbone's weight names in this model, mapped to those in the backbone."""
+        prefix = f"{self.model.base_model_prefix}."
+        return {
+            name: name.removeprefix(prefix)
+            for name, _ in self.model.named_parameters()
+            if name.startswith(prefix)
+        }
+
+
+def load_language_model(
+    name: str, revision: str | None = None, *, head_seed: int = 0
+) -> LanguageModel:
+    """Return a pretrained model with the head that it was pretrained with.
+
+    Parameters
+    ----------
+    name, revision
+        As in `clbench.models.locate.local_folder`.
+    head_seed
+        Seed of the head's weights that the checkpoint lacks.
+
+    Raises
+    ------
+    ModelError
+        As `clbench.models.checkpoint.load_backbone`, or if transformers has no language-model
+        head for the architecture.
+    """
+    folder, config = open_checkpoint(name, revision)
+    kind, loss = language_class(config, name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(head_seed)
+        model, report = read_weights(kind, config, folder, name)
+    return LanguageModel(model, loss, tuple(sorted(report["missing_keys"])))
+
+
+def language_class(
+    config: PreTrainedConfig, name: str
+) -> tuple[type[PreTrainedModel], Literal["mlm", "clm"]]:
+    """Return the class with the head that a model was pretrained with, and that head's loss.
+
+    Raises a ModelError if transformers has none for the architecture.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False):
+        return MODEL_FOR_MASKED_LM_MAPPING[type(config)], "mlm"
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "clm"
+    raise ModelError(
+        f"model {name!r}: transformers has no language-model head for {config.model_type!r}, "
+        "which ewc-mlm, generic-replay and the shift pretraining need. Use another model."
+    )
+
+
+def load_generator(name: str, revision: str | None = None) -> PreTrainedModel:
+    """Return a pretrained decoder or encoder-decoder with its language-model head.
+
+    Raises
+    ------
+    ModelError
+        As `clbench.models.checkpoint.load_backbone`, or if the model is an encoder, or the
+        checkpoint lacks the head.
+    """
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_MASKED_LM_MAPPING,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    )
+
+    folder, config = open_checkpoint(name, revision)
+    encodes, kind = bool(getattr(config, "is_encoder_decoder", False)), type(config)
+    heads = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if encodes else MODEL_FOR_CAUSAL_LM_MAPPING
+    is_encoder = kind in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+    if kind not in heads or (is_encoder and not encodes):
+        raise ModelError(
+            f"model {name!r}: {config.model_type!r} has no language-model head that writes text. "
+            "Use a decoder, or head = 'classification'."
+        )
+    model, report = read_weights(heads[kind], config, folder, name)
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(
+            f"model {name!r}: its checkpoint has no language-model head ({missing[0]!r} is "
+            "missing). Use one with a head, or head = 'classification'."
+        )
+    return model

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from clbench.core.errors import ModelError, did_you_mean
-from clbench.models.checkpoint import load_backbone, random_backbone
+from clbench.models.checkpoint import load_backbone, random_model
 from clbench.models.encoding import trim_embeddings
-from clbench.models.families import Family, family_of, reads_segments
+from clbench.models.families import Family, family_of, is_stock, only_first_token, reads_segments
 from clbench.models.groups import LayerGroup, layer_groups_of
-from clbench.models.last_layer import is_stock, only_first_token
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 Pooling = Literal["auto", "first", "last", "mean"]
 
@@ -56,38 +55,176 @@ Insert = Callable[[dict[str, Tensor], Tensor | None], tuple[dict[str, Tensor], T
 POOLS = {"first": first_token, "last": last_token, "mean": mean_token}
 
 
-class Classifier(nn.Module):
-    """A backbone, its pooling, and heads by name.
+def head_key(name: str) -> str:
+    """Return the key of head `name` in `Classifier.heads`; names that torch forbids are altered."""
+    key = name.replace(".", "\N{ONE DOT LEADER}")
+    return f"{key} " if hasattr(nn.ModuleDict, key) or key in ("", "training") else key
+
+
+@contextmanager
+def evaluating(model: nn.Module, trained: Iterable[nn.Parameter] | None = None) -> Iterator[None]:
+    """Put a model into evaluation mode meanwhile; only `trained`, if given, requires gradients."""
+    modes = [(module, module.training) for module in model.modules()]
+    flags = [] if trained is None else [(p, p.requires_grad) for p in model.parameters()]
+    ids = {id(parameter) for parameter in trained or ()}
+    model.eval()
+    for parameter, _ in flags:
+        parameter.requires_grad_(id(parameter) in ids)
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+
+
+class TaskModel(nn.Module):
+    """A backbone with heads: what methods, the engine and scoring ask of a model.
+
+    Attributes
+    ----------
+    backbone
+        The transformers model, without a head of its own unless it answers in words.
+    family
+        Where the architecture has its layers and embeddings.
+    config
+        The backbone's configuration.
+    heads
+        Modules by `head_key`; use `head` to get one by its name.
+    shown
+        Number of outputs in use, the first ones, of heads that grow.
+    insert
+        Function that extends the inputs and embeddings of `features`, as prompts do; or None.
+    dropout
+        Between pooled vector and head.
+    vocabulary
+        Shape (v,): original token numbers of the rows of a trimmed embedding table, or None
+        for the whole table.
+    """
+
+    vocabulary: Tensor | None
+
+    def __init__(
+        self, backbone: PreTrainedModel, family: Family, *, vocabulary: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        self.family, self.config = family, backbone.config
+        self.backbone = backbone
+        self.heads = nn.ModuleDict()
+        self.shown: dict[str, int] = {}
+        self.insert: Insert | None = None
+        self.dropout: nn.Module = nn.Identity()
+        self.register_buffer("vocabulary", vocabulary, persistent=False)
+
+    def pooled(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
+        """Return one vector per row, shape (b, h)."""
+        raise NotImplementedError
+
+    def randomise_backbone(self, seed: int) -> None:
+        """Reinitialise the backbone as its architecture does."""
+        raise NotImplementedError
+
+    def growing_outputs(self) -> dict[str, int] | None:
+        """Return the outputs in use by the names of the weights of heads that grow.
+
+        None if how far a head will grow matters already.
+        """
+        return None if self.shown else {}
+
+    def features(self, inputs: dict[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
+        """Return one pooled vector per row, with what `insert` adds; arguments as in `pooled`."""
+        if self.insert is not None:
+            inputs, inputs_embeds = self.insert(inputs, inputs_embeds)
+        return self.pooled(inputs, inputs_embeds)
+
+    def apply_head(self, pooled: Tensor, head: str) -> Tensor:
+        """Return the outputs of one head for pooled vectors of shape (b, h), shape (b, outputs).
+
+        Only outputs in use are returned, as `shown` says. For vectors of shape (b, k, h) they are
+        of shape (b, k), or (b, k, outputs) if the head is not that of a multiple-choice task.
+
+        The head computes in its own precision, also under autocast: bfloat16 would give targets
+        near 3 in steps of 1/64.
+        """
+        layer = self.heads[head_key(head)]
+        with torch.autocast(pooled.device.type, enabled=False):
+            outputs: Tensor = layer(pooled.to(next(layer.parameters()).dtype))
+        outputs = outputs[..., : self.shown.get(head)]
+        return outputs.squeeze(-1) if pooled.dim() == 3 and outputs.shape[-1] == 1 else outputs
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """Return word embeddings, shape (b, t, e), which `forward` takes as `inputs_embeds`."""
+        embedded: Tensor = self.backbone.get_input_embeddings()(input_ids)
+        return embedded
+
+    def head(self, name: str) -> nn.Module:
+        """Return the head called `name`; raise a `ModelError` if there is none."""
+        key = head_key(name)
+        if key not in self.heads:
+            raise ModelError(f"the model has no head {name!r}.{did_you_mean(name, self.heads)}")
+        return self.heads[key]
+
+    def head_parameter_names(self, name: str) -> list[str]:
+        """Return the names of one head's parameters, as in `named_parameters`."""
+        return [f"heads.{head_key(name)}.{p}" for p, _ in self.head(name).named_parameters()]
+
+    def heads_but(self, names: Collection[str]) -> set[str]:
+        """Return the names of the parameters of all heads but those of `names`."""
+        others = {head_key(name) for name in names}
+        return {
+            f"heads.{key}.{name}"
+            for key, head in self.heads.items()
+            if key not in others
+            for name in head.state_dict()
+        }
+
+    def load_some(self, weights: Mapping[str, Tensor]) -> None:
+        """Load weights from which those of whole heads, or of unused outputs, may be missing.
+
+        Raises a ModelError if others are missing.
+        """
+        heads = {f"heads.{key}." for key in self.heads}
+        own = self.state_dict()
+        weights = dict(weights)
+        for name, value in weights.items():
+            if name.startswith(tuple(heads)) and name in own and len(value) < len(own[name]):
+                weights[name] = torch.cat([value, own[name][len(value) :].to(value)])
+        missing, unexpected = self.load_state_dict(weights, strict=False)
+        wrong = [name for name in missing if not name.startswith(tuple(heads))]
+        if wrong or unexpected:
+            raise ModelError(
+                f"a stored stage has other weights: {', '.join([*wrong, *unexpected])}"
+            )
+
+    def backbone_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the backbone's parameters by their names in `named_parameters`."""
+        return {
+            name: value for name, value in self.named_parameters() if name.startswith("backbone.")
+        }
+
+    def layer_groups(self) -> list[LayerGroup]:
+        """Return every parameter once, in ``embeddings``, ``layer.0`` … and ``head``."""
+        return layer_groups_of(self, self.family, "backbone.")
+
+
+class Classifier(TaskModel):
+    """A backbone, its pooling, and dense heads by name.
 
     Parameters
     ----------
+    heads
+        Size of each head by its name.
     head_seed
         Function from a head's name to the seed of its weights, which depend on nothing else.
     pooling
         ``first`` token, ``last`` real token, ``mean`` over real tokens, or ``auto`` by family.
     head_dropout
         Dropout between pooled vector and head.
-
-    Attributes
-    ----------
-    backbone
-        The transformers model, without a head of its own.
-    heads
-        Dense layers by `head_key`; use `head` to get one by its name.
-    config
-        The backbone's configuration.
     vocabulary
-        Shape (v,): original token numbers of the rows of a trimmed embedding table, or None
-        for the whole table.
-    family
-        Where the architecture has its layers and embeddings.
-    shown
-        Number of outputs in use, the first ones, of heads that grow; see `apply_head`.
-    insert
-        Function that extends the inputs and embeddings of `features`, as prompts do; or None.
+        As in `TaskModel`.
     """
 
-    vocabulary: Tensor | None
     positions: Tensor | None
 
     def __init__(
@@ -100,30 +237,18 @@ class Classifier(nn.Module):
         head_dropout: float = 0.0,
         vocabulary: Tensor | None = None,
     ) -> None:
-        super().__init__()
-        self.family: Family = family_of(backbone)
-        self.config: PreTrainedConfig = backbone.config
-        self.backbone = backbone
-        self.heads = nn.ModuleDict(
-            {head_key(name): self._new_head(size, head_seed(name)) for name, size in heads.items()}
-        )
-        self.shown: dict[str, int] = {}
+        super().__init__(backbone, family_of(backbone), vocabulary=vocabulary)
         self._head_seed = head_seed
-        self.insert: Insert | None = None
-        self.dropout = nn.Dropout(head_dropout) if head_dropout else nn.Identity()
+        for name, size in heads.items():
+            self.heads[head_key(name)] = self._new_head(size, head_seed(name))
+        if head_dropout:
+            self.dropout = nn.Dropout(head_dropout)
         kind = self.family.pooling if pooling == "auto" else pooling
         self._pool = POOLS[kind]
         self._last_layer = self.family.last_layer if kind == "first" else None
-        self.register_buffer("vocabulary", vocabulary, persistent=False)
         self.register_buffer("positions", self._position_numbers(), persistent=False)
         accepted = inspect.signature(backbone.forward).parameters
         self._segments = "token_type_ids" in accepted and reads_segments(backbone.config)
-
-    def features(self, inputs: dict[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
-        """Return one pooled vector per row, with what `insert` adds; arguments as in `pooled`."""
-        if self.insert is not None:
-            inputs, inputs_embeds = self.insert(inputs, inputs_embeds)
-        return self.pooled(inputs, inputs_embeds)
 
     def pooled(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None = None) -> Tensor:
         """Return one pooled vector per row, shape (b, h); or per choice, shape (b, k, h).
@@ -171,52 +296,25 @@ class Classifier(nn.Module):
         """
         return self.apply_head(self.dropout(self.features(inputs, inputs_embeds)), head)
 
-    def apply_head(self, pooled: Tensor, head: str) -> Tensor:
-        """Return the outputs of one head for pooled vectors of shape (b, h), shape (b, outputs).
+    def randomise_backbone(self, seed: int) -> None:
+        """Reinitialise the backbone as its architecture does.
 
-        Only outputs in use are returned, as `shown` says. For vectors of shape (b, k, h) they are
-        of shape (b, k), or (b, k, outputs) if the head is not that of a multiple-choice task.
-
-        The head computes in its own precision, also under autocast: bfloat16 would give targets
-        near 3 in steps of 1/64.
+        A trimmed table gets the rows that the whole table would get.
         """
-        layer = self.heads[head_key(head)]
-        with torch.autocast(pooled.device.type, enabled=False):
-            outputs: Tensor = layer(pooled.to(next(layer.parameters()).dtype))
-        outputs = outputs[..., : self.shown.get(head)]
-        return outputs.squeeze(-1) if pooled.dim() == 3 and outputs.shape[-1] == 1 else outputs
-
-    def embed(self, input_ids: Tensor) -> Tensor:
-        """Return word embeddings, shape (b, t, e), which `forward` takes as `inputs_embeds`."""
-        embedded: Tensor = self.backbone.get_input_embeddings()(input_ids)
-        return embedded
-
-    def head(self, name: str) -> nn.Module:
-        """Return the head called `name`; raise a `ModelError` if there is none."""
-        key = head_key(name)
-        if key not in self.heads:
-            raise ModelError(f"the model has no head {name!r}.{did_you_mean(name, self.heads)}")
-        return self.heads[key]
-
-    def head_parameter_names(self, name: str) -> list[str]:
-        """Return the names of one head's parameters, as in `named_parameters`."""
-        return [f"heads.{head_key(name)}.{p}" for p, _ in self.head(name).named_parameters()]
-
-    def heads_but(self, names: Collection[str]) -> set[str]:
-        """Return the names of the parameters of all heads but those of `names`."""
-        others = {head_key(name) for name in names}
-        return {
-            f"heads.{key}.{name}"
-            for key, head in self.heads.items()
-            if key not in others
-            for name in head.state_dict()
-        }
+        backbone = random_model(self.config, seed)
+        values = dict(backbone.named_parameters())
+        table = backbone.get_input_embeddings().weight
+        with torch.no_grad():
+            for name, parameter in self.backbone.named_parameters():
+                value = values[name]
+                if self.vocabulary is not None and value is table:
+                    value = value[self.vocabulary.to(value.device)]
+                parameter.copy_(value)
 
     def growing_outputs(self) -> dict[str, int] | None:
-        """Return the outputs in use by the names of the weights of heads that grow.
+        """As in `TaskModel`; None if a head that grows is not a plain dense layer.
 
-        None if one is not a plain dense layer, or if its unused outputs have moved from their
-        initial values, as by weight decay: how far it will grow then matters.
+        None also if its unused outputs have moved from their initial values, as by weight decay.
         """
         used: dict[str, int] = {}
         for name, count in self.shown.items():
@@ -229,49 +327,6 @@ class Classifier(nn.Module):
                     return None
             used |= dict.fromkeys(self.head_parameter_names(name), count)
         return used
-
-    def load_some(self, weights: Mapping[str, Tensor]) -> None:
-        """Load weights from which those of whole heads, or of unused outputs, may be missing.
-
-        Raises a ModelError if others are missing.
-        """
-        heads = {f"heads.{key}." for key in self.heads}
-        own = self.state_dict()
-        weights = dict(weights)
-        for name, value in weights.items():
-            if name.startswith(tuple(heads)) and name in own and len(value) < len(own[name]):
-                weights[name] = torch.cat([value, own[name][len(value) :].to(value)])
-        missing, unexpected = self.load_state_dict(weights, strict=False)
-        wrong = [name for name in missing if not name.startswith(tuple(heads))]
-        if wrong or unexpected:
-            raise ModelError(
-                f"a stored stage has other weights: {', '.join([*wrong, *unexpected])}"
-            )
-
-    def backbone_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the backbone's parameters by their names in `named_parameters`."""
-        return {
-            name: value for name, value in self.named_parameters() if name.startswith("backbone.")
-        }
-
-    def layer_groups(self) -> list[LayerGroup]:
-        """Return every parameter once, in ``embeddings``, ``layer.0`` … and ``head``."""
-        return layer_groups_of(self, self.family, "backbone.")
-
-    def randomise_backbone(self, seed: int) -> None:
-        """Reinitialise the backbone as its architecture does.
-
-        A trimmed table gets the rows that the whole table would get.
-        """
-        backbone = random_backbone(self.config, seed)
-        values = dict(backbone.named_parameters())
-        table = backbone.get_input_embeddings().weight
-        with torch.no_grad():
-            for name, parameter in self.backbone.named_parameters():
-                value = values[name]
-                if self.vocabulary is not None and value is table:
-                    value = value[self.vocabulary.to(value.device)]
-                parameter.copy_(value)
 
     def _new_head(self, width: int, seed: int) -> nn.Linear:
         """Return a dense layer with the backbone's initial spread and zero bias."""
@@ -295,12 +350,6 @@ class Classifier(nn.Module):
             return None
         start = int(self.config.pad_token_id or 0) + 1
         return torch.arange(start, int(self.config.max_position_embeddings))[None]
-
-
-def head_key(name: str) -> str:
-    """Return the key of head `name` in `Classifier.heads`; names that torch forbids are altered."""
-    key = name.replace(".", "\N{ONE DOT LEADER}")
-    return f"{key} " if hasattr(nn.ModuleDict, key) or key in ("", "training") else key
 
 
 def build_classifier(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,7 @@ class EncodedRows:
     """Shape (n,), as in `Rows`."""
     notes: tuple[str, ...] = ()
     """Lines for the reader of the results."""
+    _by_row: ClassVar[tuple[str, ...]] = ("labels", "groups")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -67,7 +68,7 @@ class EncodedRows:
         k, at = max(1, self.choices), np.asarray(positions, dtype=np.int64)
         return (at[:, None] * k + np.arange(k)).ravel()
 
-    def lock(self) -> EncodedRows:
+    def lock(self) -> Self:
         """Return a copy with read-only arrays, since all cells of a process share them."""
 
         def lock(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -78,22 +79,28 @@ class EncodedRows:
         locked: dict[str, Any] = {n: lock(a) for n, a in arrays.items() if a is not None}
         return replace(self, **locked)
 
-    def remap(self, vocabulary: IntArray) -> EncodedRows:
+    def remap(self, vocabulary: IntArray) -> Self:
         """Return the rows with each id replaced by its position in `vocabulary` (ascending)."""
         return replace(self, ids=np.searchsorted(vocabulary, self.ids).astype(np.int32))
 
-    def take(self, positions: npt.ArrayLike) -> EncodedRows:
+    def take(self, positions: npt.ArrayLike) -> Self:
         """Return the rows at `positions`, in that order."""
         at, rows = self._sequences(positions), np.asarray(positions, dtype=np.int64)
         lengths = self._sequence_lengths[at]
         flat = _flat_positions(self.offsets[at], lengths)
+        own: dict[str, Any] = {}
+        for name in self._by_row:
+            value = getattr(self, name)
+            if value is not None and len(value) == len(self):  # else all rows share it
+                own[name] = (
+                    tuple(value[i] for i in rows) if isinstance(value, tuple) else value[rows]
+                )
         return replace(
             self,
             ids=self.ids[flat],
             types=None if self.types is None else self.types[flat],
             offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            labels=self.labels[rows],
-            groups=None if self.groups is None else self.groups[rows],
+            **own,
         )
 
     def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
@@ -238,3 +245,111 @@ def trim_embeddings(backbone: PreTrainedModel, vocabulary: IntArray) -> Tensor:
             module.num_embeddings = len(ids)
             module.padding_idx = int(padding[0]) if len(padding) else None
     return ids
+
+
+IGNORED = -100
+"""Label of a token that is not predicted, as in transformers."""
+TokenArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class PromptRows(EncodedRows):
+    """Tokenised prompts, and the answers to train on, to choose from, or to compare with.
+
+    Attributes
+    ----------
+    answers
+        Shape (n, m): tokens of each row's answer to train on, -1 behind it; or None.
+    encoder_decoder
+        Whether the prompt goes to an encoder and the answer to a decoder.
+    candidates
+        Shape (c, k, a): tokens of the answers to choose from, -1 behind them; c is 1 if all rows
+        have the same ones, else n. None for rows to train on, or to write a text for.
+    values
+        The numbers that the candidates stand for, in regression; or None.
+    targets
+        Texts to compare what is written with; or None.
+    names
+        Texts of the candidates, shape (c, k); or None.
+    """
+
+    answers: TokenArray | None = None
+    encoder_decoder: bool = False
+    candidates: TokenArray | None = None
+    values: tuple[float, ...] | None = None
+    targets: tuple[str, ...] | None = None
+    names: tuple[tuple[str, ...], ...] | None = None
+    _by_row: ClassVar[tuple[str, ...]] = (
+        *EncodedRows._by_row,
+        "answers",
+        "candidates",
+        "targets",
+        "names",
+    )
+
+    @cached_property
+    def lengths(self) -> IntArray:
+        """Tokens that the model reads of each row, shape (n,): an answer's last is only written."""
+        lengths: IntArray = self._sequence_lengths + np.maximum(self._answer_lengths - 1, 0)
+        return lengths
+
+    @cached_property
+    def _answer_lengths(self) -> IntArray:
+        if self.answers is None:
+            return np.zeros(len(self), dtype=np.int64)
+        lengths: IntArray = (self.answers >= 0).sum(axis=1)
+        return lengths
+
+    def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Return one batch, padded on the right.
+
+        Returns
+        -------
+        inputs : dict of str to Tensor
+            ``input_ids`` and ``attention_mask``, shape (b, t). To train on, also ``predict``, shape
+            (b, m): the positions whose next token belongs to the answer; for encoder-decoders
+            ``decoder_input_ids`` instead, -1 for the start. To score, ``candidates``, shape
+            (b, k, a), and for regression ``values``, shape (b, k).
+        labels : Tensor
+            To train on, the answers' tokens, shape (b, m), with -100 behind them; to score, shape
+            (b,), as in `Rows`.
+        """
+        rows = np.asarray(positions, dtype=np.int64)
+        inputs, labels = super().collate(rows, pad_id)
+        if self.candidates is not None:
+            own = self.candidates[rows if len(self.candidates) > 1 else np.zeros_like(rows)]
+            inputs["candidates"] = torch.from_numpy(own.astype(np.int64))
+        if self.values is not None:
+            inputs["values"] = torch.tensor(self.values).expand(len(rows), -1)
+        if self.answers is None:
+            return inputs, labels
+        lengths = self._answer_lengths[rows]
+        answers = self.answers[rows, : int(lengths.max())]
+        real = answers >= 0
+        tokens = torch.from_numpy(np.where(real, answers, IGNORED).astype(np.int64))
+        if self.encoder_decoder:
+            before = np.where(real, answers, pad_id)[:, :-1]
+            start = np.full((len(rows), 1), -1)
+            inputs["decoder_input_ids"] = torch.from_numpy(np.hstack([start, before]))
+            return inputs, tokens
+        return self._with_answers(inputs, self._sequence_lengths[rows], answers, pad_id), tokens
+
+    def _with_answers(
+        self, inputs: dict[str, Tensor], prompts: IntArray, answers: TokenArray, pad_id: int
+    ) -> dict[str, Tensor]:
+        """Return inputs with each row's answer, but for its last token, behind its prompt."""
+        real = answers >= 0
+        total = prompts + real.sum(axis=1) - 1
+        width = min(-(-int(total.max()) // WIDTH_STEP) * WIDTH_STEP, int(self.lengths.max()))
+        table = np.full((len(answers), width), pad_id, dtype=np.int64)
+        ids = inputs["input_ids"].numpy()[:, :width]
+        table[:, : ids.shape[1]] = ids
+        at = prompts[:, None] + np.arange(answers.shape[1])
+        row, column = np.nonzero(real[:, 1:])
+        table[row, at[row, column]] = answers[row, column]
+        mask = np.arange(width) < total[:, None]
+        return {
+            "input_ids": torch.from_numpy(table),
+            "attention_mask": torch.from_numpy(mask.astype(np.int64)),
+            "predict": torch.from_numpy(np.where(real, at - 1, 0)),
+        }

@@ -1,23 +1,34 @@
-"""What differs between architectures: layers, embeddings, pooling and inputs.
-
-Common architectures have a `Family` record. For any other, `inspect_backbone` derives one from
-the model itself.
-"""
+"""What differs between architectures: layers, embeddings, pooling, inputs, and the last layer."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from clbench.core.errors import ModelError
-from clbench.models.last_layer import LastLayer, bert_layer, distilbert_layer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
+
+LastLayer = Callable[[Any, Tensor, Tensor | None], Tensor]
+"""Layer, states of shape (b, t, h) and mask of shape (b, 1, t, t) to states (b, 1, h)."""
+ELSEWHERE = {
+    "deberta-v2": {
+        "encoder.conv.": "layer.0",  # adds to the output of the first layer
+        "encoder.LayerNorm.": "embeddings",  # normalises relative positions
+    }
+}
+"""Groups of parameters that their names do not tell, by ``model_type`` and prefix."""
+_EMBEDDING_LIKE = re.compile(
+    r"(^|[._])(w[tp]e|embed\w*|\w*embeddings?|relative_attention_bias)([._]|$)"
+)
 
 
 @dataclass(frozen=True)
@@ -32,8 +43,8 @@ class Family:
     """``first`` token, or ``last`` real token for causal decoders."""
     parallel: tuple[str, ...] = ()
     """Paths of further lists with parts of the same layers (XLM)."""
-    within_layer: Mapping[str, int] = field(default_factory=dict)
-    """Prefixes of parameters outside the list, with the number of their layer."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Prefixes of other parameters outside the lists, with their group."""
     offset_positions: bool = False
     """Whether position numbers start after the number of the padding token, as in RoBERTa."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -46,56 +57,22 @@ class Family:
         for path in (self.layers, *self.parallel):
             if parameter.startswith(f"{path}."):
                 return f"layer.{parameter[len(path) + 1 :].partition('.')[0]}"
-        for prefix, number in self.within_layer.items():
+        for prefix, group in self.elsewhere.items():
             if parameter.startswith(prefix):
-                return f"layer.{number}"
+                return group
         return "embeddings" if parameter.startswith(self.embeddings) else "head"
-
-
-_BERT = Family("encoder.layer", ("embeddings.",), last_layer=bert_layer)
-_ROBERTA = replace(_BERT, offset_positions=True)
-
-FAMILIES: dict[str, Family] = {
-    "bert": _BERT,
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
-    "distilbert": Family("transformer.layer", ("embeddings.",), last_layer=distilbert_layer),
-    "albert": Family(
-        "encoder.albert_layer_groups",  # one entry per group of layers that share weights
-        ("embeddings.", "encoder.embedding_hidden_mapping_in."),
-    ),
-    "electra": replace(_BERT, embeddings=("embeddings.", "embeddings_project.")),
-    "deberta-v2": Family(
-        "encoder.layer",
-        ("embeddings.", "encoder.rel_embeddings.", "encoder.LayerNorm."),
-        within_layer={"encoder.conv.": 0},  # the convolution adds to the first layer's output
-    ),
-    "modernbert": Family("layers", ("embeddings.",)),
-    "gpt2": Family("h", ("wte.", "wpe."), pooling="last", options={"use_cache": False}),
-}
-"""By ``model_type``."""
-_EMBEDDING_LIKE = re.compile(
-    r"(^|[._])(w[tp]e|embed\w*|\w*embeddings?|relative_attention_bias)([._]|$)"
-)
 
 
 def family_of(backbone: PreTrainedModel) -> Family:
     """Return the family of a loaded backbone (without any head).
+
+    The longest list of modules is its layers.
 
     Raises
     ------
     ModelError
         If it has no list of layers, is not a text model, or is an encoder with a decoder.
     """
-    family = FAMILIES.get(backbone.config.model_type) or inspect_backbone(backbone)
-    if family.pooling == "first" and getattr(backbone.config, "is_decoder", False):
-        return replace(family, pooling="last", last_layer=None)
-    return family
-
-
-def inspect_backbone(backbone: PreTrainedModel) -> Family:
-    """Return the family of an unknown architecture: the longest list of modules is its layers."""
     from transformers.models.auto import modeling_auto as auto
 
     config = backbone.config
@@ -109,7 +86,8 @@ def inspect_backbone(backbone: PreTrainedModel) -> Family:
         table: nn.Module | None = backbone.get_input_embeddings()
     except NotImplementedError:
         table = None
-    if not isinstance(table, nn.Embedding):
+    weight = getattr(table, "weight", None)
+    if table is None or not isinstance(weight, Tensor) or weight.dim() != 2:
         raise ModelError(f"models of type {name!r} have no token embeddings. Use a text model.")
     lists: dict[str, int] = {}
     for path, module in backbone.named_modules():
@@ -123,19 +101,12 @@ def inspect_backbone(backbone: PreTrainedModel) -> Family:
             "has no list of modules. Use another architecture."
         )
     layers, *parallel = (path for path, size in lists.items() if size == max(lists.values()))
-    inside = tuple(f"{path}." for path in (layers, *parallel))
-    tables = {
-        f"{path}.weight"
-        for path, module in backbone.named_modules()
-        if isinstance(module, nn.Embedding)
-    }
     embeddings = tuple(
-        parameter
-        for parameter, _ in backbone.named_parameters()
-        if not parameter.startswith(inside)
-        and (parameter in tables or _EMBEDDING_LIKE.search(parameter))
+        f"{path}."
+        for path, module in backbone.named_modules()
+        if isinstance(module, nn.Embedding) or _EMBEDDING_LIKE.search(path)
     )
-    causal = (
+    causal = getattr(config, "is_decoder", False) or (
         name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
         and name not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     )
@@ -144,8 +115,10 @@ def inspect_backbone(backbone: PreTrainedModel) -> Family:
         embeddings,
         pooling="last" if causal else "first",
         parallel=tuple(parallel),
+        elsewhere=ELSEWHERE.get(name, {}),
         offset_positions=_offset_positions(backbone, table),
         options={"use_cache": False} if getattr(config, "use_cache", False) else {},
+        last_layer=None if causal else LAST_LAYERS.get(name),
     )
 
 
@@ -176,7 +149,7 @@ def attention_window(config: PreTrainedConfig) -> int | None:
     return min((n for n in found if isinstance(n, int) and n > 0), default=None)
 
 
-def _offset_positions(backbone: nn.Module, table: nn.Embedding) -> bool:
+def _offset_positions(backbone: nn.Module, table: nn.Module) -> bool:
     """Whether the module around the token table numbers positions as RoBERTa does."""
     for module in backbone.modules():
         if any(child is table for child in module.children()):
@@ -187,3 +160,130 @@ def _offset_positions(backbone: nn.Module, table: nn.Embedding) -> bool:
                 and isinstance(getattr(module, "padding_idx", None), int)
             )
     return False
+
+
+# The last layer for the first token alone, if the pooling reads nothing else: the other tokens then
+# need only keys and values there, no query, attention, output or feed-forward part. The pooled
+# vector is the same up to rounding; a model with six layers saves a sixth of its work, one with
+# twelve a twelfth (``benchmarks/engine.py``).
+
+TOKENWISE = frozenset(
+    (
+        *(nn.Linear, nn.LayerNorm, nn.Dropout, nn.Identity, nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh),
+        *(nn.ModuleList, nn.ModuleDict, nn.ParameterDict),
+    )
+)
+"""Modules of torch that treat every token alike."""
+STOCK = ("transformers.", "peft.tuners.lora.", "clbench.training.dropout")
+"""Packages whose modules compute what this module assumes."""
+
+
+def is_stock(backbone: nn.Module, layers: str) -> bool:
+    """Whether the last layer computes what its architecture does, and nothing observes it.
+
+    False if there is a hook on the layer, above or inside it, a replaced `forward`, a module from
+    another package, or a custom attention function. `layers` is the path of the list of layers,
+    such as ``encoder.layer``.
+    """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    attention = getattr(backbone.config, "_attn_implementation", "eager")
+    path: list[Any] = [backbone]
+    for name in layers.split("."):
+        path.append(path[-1].get_submodule(name))
+    inside = list(path[-1][-1].modules())
+    return (
+        not _has_any_global_hook()  # type: ignore[no-untyped-call]
+        and not any(
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+            or "forward" in vars(module)
+            for module in (*path, *inside)
+        )
+        and all(
+            type(module) in TOKENWISE or type(module).forward.__module__.startswith(STOCK)
+            for module in inside
+        )
+        and (  # an attention that is not registered is part of the model's own code
+            attention not in ALL_ATTENTION_FUNCTIONS
+            or ALL_ATTENTION_FUNCTIONS[attention].__module__.startswith(STOCK)
+        )
+    )
+
+
+@contextmanager
+def only_first_token(layer: nn.Module, forward: LastLayer) -> Iterator[None]:
+    """Make `layer` compute `forward` inside the context.
+
+    It computes every token if the mask is not a dense tensor, as with some attention kernels, or
+    if gradient checkpointing runs the layer again in the backward pass.
+    """
+    whole = layer.forward
+
+    def first(states: Tensor, attention_mask: Any = None, *rest: Any, **options: Any) -> Any:
+        if not (attention_mask is None or getattr(attention_mask, "ndim", 0) == 4):
+            return whole(states, attention_mask, *rest, **options)
+        return forward(layer, states, attention_mask)
+
+    if getattr(layer, "gradient_checkpointing", False):
+        yield
+        return
+    layer.forward = first
+    try:
+        yield
+    finally:
+        del layer.forward
+
+
+def bert_layer(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
+    """Compute a layer of BERT, RoBERTa or ELECTRA, normalised after its two parts."""
+    own = layer.attention.self
+    first = _first(states)
+    context = _attend(own, (own.query(first), own.key(states), own.value(states)), mask)
+    output: Tensor = layer.feed_forward_chunk(layer.attention.output(context, first))
+    return output
+
+
+def distilbert_layer(layer: Any, states: Tensor, mask: Tensor | None) -> Tensor:
+    """Compute a layer of DistilBERT."""
+    own = layer.attention
+    first = _first(states)
+    context = _attend(own, (own.q_lin(first), own.k_lin(states), own.v_lin(states)), mask)
+    attended = layer.sa_layer_norm(own.out_lin(context) + first)
+    output: Tensor = layer.output_layer_norm(layer.ffn(attended) + attended)
+    return output
+
+
+LAST_LAYERS: dict[str, LastLayer] = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), bert_layer),
+    "distilbert": distilbert_layer,
+}
+"""By ``model_type``."""
+
+
+def _first(states: Tensor) -> Tensor:
+    """Return the first token's states, shape (b, 1, h), contiguous.
+
+    On a strided tensor, under torch's dispatch modes, a dense layer adds its bias in another
+    order, which changes the last bits.
+    """
+    return states[:, :1].contiguous()
+
+
+def _attend(own: Any, parts: tuple[Tensor, Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    """Return the first token's attention, shape (b, 1, h); `parts` are query, keys and values."""
+    query, key, value = (
+        part.reshape(*part.shape[:2], -1, own.attention_head_size).transpose(1, 2) for part in parts
+    )
+    scores = torch.matmul(query * own.scaling, key.transpose(2, 3))
+    if mask is not None:
+        first = mask[:, :, :1]
+        if first.dtype == torch.bool:
+            scores = scores.masked_fill(~first, torch.finfo(scores.dtype).min)
+        else:
+            scores = scores + first
+    weights = own.dropout(torch.softmax(scores, dim=-1, dtype=scores.dtype))
+    context: Tensor = torch.matmul(weights, value).transpose(1, 2).flatten(2)
+    return context

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from clbench.core.errors import DataError
+from clbench.models.classifier import evaluating
 from clbench.models.families import attention_window, usable_length
 
 if TYPE_CHECKING:
@@ -108,18 +110,15 @@ class AnswerScorer:
         """
         prompts = inputs["input_ids"], inputs["attention_mask"]
         candidates = inputs["candidates"]
-        size = self._rows_at_once(candidates)
+        width = int(self._model.config.get_text_config().vocab_size)
+        tokens = max(1, int((candidates[0] >= 0).sum()))
+        size = max(1, LOGITS // (tokens * width))
         parts = [
             self._part(*(values[start : start + size] for values in (*prompts, candidates)))
             for start in range(0, len(candidates), size)
         ]
         scores = torch.cat(parts)
         return scores / (candidates >= 0).sum(-1) if self._mean else scores
-
-    def _rows_at_once(self, candidates: Tensor) -> int:
-        width = int(self._model.config.get_text_config().vocab_size)
-        tokens = max(1, int((candidates[0] >= 0).sum()))
-        return max(1, LOGITS // (tokens * width))
 
     def _part(self, ids: Tensor, mask: Tensor, candidates: Tensor) -> Tensor:
         if self._encodes:
@@ -144,8 +143,6 @@ class AnswerScorer:
         """Whether the model gives one row the same scores in both ways."""
         if getattr(self._model, "_is_stateful", False):
             return False
-        from inspect import signature
-
         if "position_ids" not in signature(self._model.forward).parameters:
             return False
         exact = self._model.dtype == torch.float32
@@ -386,15 +383,3 @@ def likelihood(
         with evaluating(model):
             scores[rows] = scorer(inputs).cpu().numpy()
     return scores
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode meanwhile."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -1,21 +1,17 @@
-"""Locate a model (built in, in a folder or on the hub) and identify it exactly.
-
-Imports neither torch nor transformers, so that finished cells are recognised at once.
-"""
-
-from __future__ import annotations
+"""Locate a model (built in, in a folder or on the hub), identify it, and check its folder."""
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from clbench.core.errors import ModelError, did_you_mean
 from clbench.core.files import cache_dir, read_file, user_path, write_if_possible
 from clbench.core.registry import Registry
-from clbench.models.safety import check_folder, config_path
 
 IDENTITY_FILES = (
     "config.json",
@@ -32,8 +28,9 @@ IDENTITY_FILES = (
 """The files that decide the scores: configuration, tokenizer and weights."""
 HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja"]
 """The files to download, from the top folder only; none of them is a pickle."""
-
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
 @dataclass(frozen=True)
@@ -93,20 +90,17 @@ def local_folder(name: str, revision: str | None = None) -> Path:
         return folder
     from huggingface_hub import errors, snapshot_download
 
-    commit = _hub_commit(name, revision)
-    with _hub_errors(name, revision):
-        cached = Path(snapshot_download(name, revision=commit, local_files_only=True))
-        try:
-            check_folder(cached, name)
-        except ModelError:
-            try:
-                _require_hub()
-            except errors.OfflineModeIsEnabled:
-                return cached  # loading it raises an error that names the missing file
+    folder = _hub_folder(name, revision)
+    try:
+        check_folder(folder, name)
+    except ModelError:
+        # Without the hub, loading the model raises an error that names the missing file.
+        with _hub_errors(name, revision), suppress(errors.OfflineModeIsEnabled):
+            _require_hub()
             snapshot_download(
-                name, revision=commit, allow_patterns=HUB_FILES, ignore_patterns="*/*"
+                name, revision=folder.name, allow_patterns=HUB_FILES, ignore_patterns="*/*"
             )
-    return cached
+    return folder
 
 
 def adapter_folder(name: str) -> Path | None:
@@ -147,7 +141,7 @@ def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
     """
     folder = resolve(name, revision)
     if folder is None:
-        return {"hub": name, "commit": _hub_commit(name, revision)}
+        return {"hub": name, "commit": _hub_folder(name, revision).name}
     config_path(folder, name)
     files = {path for pattern in IDENTITY_FILES for path in folder.glob(pattern)}
     return {"files": {path.name: _digest(path) for path in sorted(files) if path.is_file()}}
@@ -169,8 +163,8 @@ def _digest(path: Path) -> str:
     return digest
 
 
-def _hub_commit(name: str, revision: str | None) -> str:
-    """Return the commit of a hub model: the cached one, else the hub's."""
+def _hub_folder(name: str, revision: str | None) -> Path:
+    """Return the folder of a hub model's commit: the cached one, else the hub's newest."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     with _hub_errors(name, revision):
@@ -178,7 +172,7 @@ def _hub_commit(name: str, revision: str | None) -> str:
         if not isinstance(path, str):
             _require_hub()
             path = hf_hub_download(name, "config.json", revision=revision)
-    return Path(path).parent.name
+    return Path(path).parent
 
 
 def _require_hub() -> None:
@@ -221,3 +215,139 @@ def _hub_errors(name: str, revision: str | None) -> Iterator[None]:
         text = text or f"could not be downloaded: {[*str(error).splitlines(), '?'][0]}"
         at = f" (revision {revision!r})" if revision else ""
         raise ModelError(f"model {name!r}{at}: {text}") from error
+
+
+@contextmanager
+def one_line_errors(name: str, what: str) -> Iterator[None]:
+    """Turn whatever a library raises about the model `name` into a `ModelError` of one line.
+
+    `what` describes the failure, such as ``"its tokenizer cannot be loaded"``.
+    """
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        if not text or isinstance(error, KeyError):
+            text = f"{type(error).__name__} {text}"
+        short = text if len(text) <= 300 else f"{text[:299]}…"
+        raise ModelError(f"model {name!r}: {what}: {short}") from error
+
+
+def config_path(folder: Path, name: str) -> Path:
+    """Return the path of ``config.json``.
+
+    Raises a ModelError if there is none, or if the folder holds a pipe or device.
+    """
+    for file in folder.iterdir():
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise ModelError(f"model {name!r}: {file} is a pipe or device. Replace it by a file.")
+    path = folder / "config.json"
+    if not path.is_file():
+        advice = ""
+        if (folder / ADAPTER).is_file():
+            advice = " It holds an adapter: merge it into its base model and save that."
+        raise ModelError(f"model {name!r}: {folder} has no config.json.{advice}")
+    return path
+
+
+def check_folder(
+    folder: Path, name: str, *, weights: bool = True, tokenizer: bool = True
+) -> dict[str, Any]:
+    """Return the content of ``config.json`` after checking that the folder is safe and complete.
+
+    `name` is the model as the user wrote it; `weights` and `tokenizer` say whether these are
+    needed.
+
+    Raises
+    ------
+    ModelError
+        If a file is missing, cut short or broken, if the model needs code of its own, is
+        quantised, or has no weights as safetensors.
+    """
+    path = config_path(folder, name)
+    with one_line_errors(name, f"{path} cannot be read"):
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if config.get("auto_map") and not _is_known(config):
+            raise ModelError(
+                f"model {name!r}: needs code that comes with the checkpoint (auto_map in "
+                "config.json), which is never run. Use an architecture that transformers has."
+            )
+        if config.get("quantization_config"):
+            raise ModelError(
+                f"model {name!r}: its weights are quantised (quantization_config in config.json) "
+                "and cannot be trained. Use the full-precision model."
+            )
+        # This key makes transformers read another file than is checked here, even a pickle.
+        if (other := config.get("transformers_weights", WEIGHTS)) != WEIGHTS:
+            raise ModelError(
+                f"model {name!r}: config.json names the weights {other!r}. Remove its key "
+                f"transformers_weights: only {WEIGHTS} is read."
+            )
+    if weights:
+        weight_files(folder, name)
+    if tokenizer:
+        _check_tokenizer(folder, name)
+    return config
+
+
+def _is_known(config: dict[str, Any]) -> bool:
+    """Whether transformers has the model's own classes, so that it needs no code of others."""
+    import transformers
+
+    classes: Any = config.get("architectures")
+    is_known = bool(classes) and config.get("model_type") in transformers.CONFIG_MAPPING
+    return is_known and all(hasattr(transformers, str(each)) for each in classes)
+
+
+def weight_files(folder: Path, name: str) -> list[Path]:
+    """Return the safetensors files with the weights, after checking that each is complete.
+
+    Raises
+    ------
+    ModelError
+        If there are none, or one is missing, cut short or broken.
+    """
+    from safetensors import safe_open
+
+    if (folder / WEIGHTS).is_file():
+        files = [WEIGHTS]
+    elif (folder / INDEX).is_file():
+        with one_line_errors(name, f"{folder / INDEX} cannot be read"):
+            index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+            files = sorted({str(file) for file in index["weight_map"].values()})
+    else:
+        raise ModelError(
+            f"model {name!r}: {folder} has no weights as {WEIGHTS}. Other formats are refused "
+            "because they can run code when loaded. Use a revision with safetensors, or convert "
+            "them if you trust their source."
+        )
+    for file in files:
+        if Path(file).name != file or not file.endswith(".safetensors"):
+            raise ModelError(
+                f"model {name!r}: {folder / INDEX} names {file!r}, which is not a safetensors "
+                "file of this folder. Fetch the model again."
+            )
+        # Opening compares the header with the size of the file and reads no tensor.
+        what = f"{folder / file} is incomplete; fetch the model again"
+        with one_line_errors(name, what), safe_open(folder / file, framework="np"):
+            pass
+    return [folder / file for file in files]
+
+
+def _check_tokenizer(folder: Path, name: str) -> None:
+    """Refuse a folder without a tokenizer: transformers would make up an empty one."""
+    if any((folder / file).is_file() for file in TOKENIZERS):
+        return
+    pieces = sorted(path.name for path in folder.glob("*.model"))
+    if not pieces:
+        raise ModelError(
+            f"model {name!r}: {folder} has no tokenizer (tokenizer.json, vocab.txt or the like). "
+            "Save it there with tokenizer.save_pretrained."
+        )
+    if find_spec("sentencepiece") is None:
+        raise ModelError(
+            f"model {name!r}: its tokenizer is a SentencePiece file ({pieces[0]}). "
+            "Run: pip install sentencepiece protobuf"
+        )

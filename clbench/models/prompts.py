@@ -11,7 +11,7 @@ import numpy as np
 from jinja2 import TemplateError
 
 from clbench.core.errors import DataError, ModelError, count, join_names
-from clbench.models.prompt_rows import PromptRows, TokenArray
+from clbench.models.encoding import PromptRows, TokenArray
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 
@@ -91,10 +91,8 @@ class PromptEncoder:
         if rows.choices:
             names = [[c.strip() for c in choices] for choices in zip(*rows.choices, strict=True)]
             tokens = [[self.answer(text, template) for text in row] for row in names]
-            if same := sum(len({*row}) < len(row) for row in names):
-                notes.append(
-                    f"{count(same, 'row')} with equal choices, of which the first is taken."
-                )
+            same = sum(len({*row}) < len(row) for row in names)
+            _note(notes, same, "row", "with equal choices, of which the first is taken.")
             if any(_is_beginning(row) for row in tokens):
                 notes.append(BEGINNING)
                 end = int(self.tokenizer.eos_token_id)
@@ -174,13 +172,11 @@ class PromptEncoder:
                 f"{where}: several classes have the answer {join_names(map(repr, twice))}. Give "
                 "each class its own in `answers`."
             )
-        ordered = sorted(map(tuple, tokens))
         if _is_beginning(tokens):
             notes.append(BEGINNING)
             return [[*t, int(self.tokenizer.eos_token_id)] for t in tokens]
-        first = len({t[0] for t in ordered})
-        if first < len(ordered):
-            notes.append(f"{len(ordered)} answers begin with {first} different tokens.")
+        if (first := len({t[0] for t in tokens})) < len(tokens):
+            notes.append(f"{len(tokens)} answers begin with {first} different tokens.")
         return tokens
 
     def _to_train(
@@ -196,13 +192,11 @@ class PromptEncoder:
         end = int(self.tokenizer.eos_token_id)
         if rows.targets is not None:
             written = [self.answer(text, template) for text in rows.targets]
-            if lines := sum("\n" in text.strip() for text in rows.targets):
-                some = count(lines, "target")
-                notes.append(
-                    f"{some} with several lines; generation stops at the first line break."
-                )
-            if long := sum(len(t) > self.max_answer for t in written):
-                notes.append(f"{count(long, 'target')} cut to {self.max_answer} tokens.")
+            lines = sum("\n" in text.strip() for text in rows.targets)
+            stops = "with several lines; generation stops at the first line break."
+            _note(notes, lines, "target", stops)
+            long = sum(len(t) > self.max_answer for t in written)
+            _note(notes, long, "target", f"cut to {self.max_answer} tokens.")
             written = [t[: self.max_answer] for t in written]
         else:
             numbers = rows.labels
@@ -228,19 +222,12 @@ class PromptEncoder:
         special = [i for i, row in enumerate(texts) if self._has_special(row)]
         for i in special:
             prompts[i] = self._as_text(template.render(texts[i]))
-        if special:
-            some = count(len(special), f"{kind} row")
-            notes.append(f"{some} with special tokens, read as plain text.")
-        cut = 0
-        for i, prompt in enumerate(prompts):
-            if len(prompt) > room:
-                prompts[i] = self._cut(list(texts[i]), len(prompt), template, room, where)
-                cut += 1
-        if cut:
-            some = count(cut, f"{kind} prompt")
-            notes.append(
-                f"{some} cut to {room} tokens by dropping the beginning of the longest text."
-            )
+        _note(notes, len(special), f"{kind} row", "with special tokens, read as plain text.")
+        long = [i for i, prompt in enumerate(prompts) if len(prompt) > room]
+        for i in long:
+            prompts[i] = self._cut(list(texts[i]), len(prompts[i]), template, room, where)
+        dropped = f"cut to {room} tokens by dropping the beginning of the longest text."
+        _note(notes, len(long), f"{kind} prompt", dropped)
         return prompts
 
     def _cut(
@@ -288,6 +275,12 @@ class PromptEncoder:
         end = None if self.encoder_decoder else self.tokenizer.eos_token_id
         # Some tokenizers end every text, but an answer follows here.
         return [list(row[:-1] if len(row) > 1 and row[-1] == end else row) for row in ids]
+
+
+def _note(notes: list[str], number: int, noun: str, text: str) -> None:
+    """Add a note on a number of things, unless it is 0."""
+    if number:
+        notes.append(f"{count(number, noun)} {text}")
 
 
 def _is_beginning(answers: Sequence[Tokens]) -> bool:

@@ -17,7 +17,7 @@ from clbench.measure.capabilities import Capabilities, HarnessScores, Measures, 
 from clbench.measure.rows import BEFORE, LinearProbes, PreparedScenario, ProbeRow, Row, RowScorer
 from clbench.methods.base import Method, Vanilla, at_rate
 from clbench.models.answering import build_answering_model
-from clbench.models.classifier import Classifier, build_classifier
+from clbench.models.classifier import TaskModel, build_classifier
 from clbench.runner.cell_stages import CellStages, ComputeSettings
 from clbench.runner.listener import Listener
 from clbench.runner.stage_cache import CachedStage, ScoredStage, StageCache
@@ -77,7 +77,7 @@ class CellRunner:
     listener: Listener = field(default_factory=Listener)
     _: KW_ONLY
     after_epoch: Callable[[int, int, Row], None] | None = None
-    model: Classifier | None = None
+    model: TaskModel | None = None
 
     def __post_init__(self) -> None:
         self._scored: list[ScoredStage] = []
@@ -366,7 +366,7 @@ class CellRunner:
         self._finish(stage, record, cached=cached)
 
 
-def start_model(cell: Cell, scenario: PreparedScenario) -> Classifier:
+def start_model(cell: Cell, scenario: PreparedScenario) -> TaskModel:
     """Return the pretrained model with the cell's heads, before any training; on the CPU."""
     protocol = cell.protocol
     if protocol.is_language_model:

@@ -21,11 +21,10 @@ from clbench.measure.pretraining_scorer import make_scorer
 from clbench.measure.rows import PreparedScenario
 from clbench.measure.writer import Writer
 from clbench.models.answering import stop_tokens
-from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
+from clbench.models.checkpoint import load_backbone, load_config, load_generator, load_tokenizer
 from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import attention_window, usable_length
-from clbench.models.language import load_generator
 from clbench.models.locate import model_identity
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.scenario import Scenario, build_scenario

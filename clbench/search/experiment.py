@@ -21,7 +21,7 @@ from clbench.suite.baselines import Cost
 
 if TYPE_CHECKING:
     from clbench.measure.rows import PreparedScenario
-    from clbench.models.classifier import Classifier
+    from clbench.models.classifier import TaskModel
     from clbench.models.groups import Division
     from clbench.runner.ray_worker import WorkerSetup
     from clbench.suite.plan import Cell
@@ -213,7 +213,7 @@ class TrialSetup:
 
     cell: Cell
     scenario: PreparedScenario
-    model: Classifier  # each worker trains its own copy
+    model: TaskModel  # each worker trains its own copy
     division: Division
     worker: WorkerSetup
 

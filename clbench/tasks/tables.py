@@ -132,6 +132,11 @@ class Table:
                 "classes. Name another column, set regression = true for numbers to predict, or "
                 "list the classes in `labels`."
             )
+        if len(names) == 1:
+            raise DataError(
+                f"{where} has the label {names[0]!r} on every row. A task needs at least two "
+                f"classes.{UNLABELLED if names == ['-1'] else ''}"
+            )
         try:
             return sorted(names, key=int)
         except ValueError:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from clbench.core.seeds import numpy_stream
-from clbench.models.encoding import EncodedRows
-from clbench.models.prompt_rows import IGNORED
+from clbench.models.encoding import IGNORED, EncodedRows
 from clbench.tasks.task import IntArray
 
 GROUP = 8

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from clbench.core.errors import NonFiniteLossError, PluginError, SettingsError
 from clbench.core.seeds import numpy_stream, stream_seed, torch_stream
-from clbench.models.classifier import Classifier
+from clbench.models.classifier import TaskModel, evaluating
 from clbench.training.batches import Batch, TaskData, length_grouped
 from clbench.training.device import Precision
 from clbench.training.dropout import MaskStream
@@ -51,7 +51,7 @@ class Context:
         Lines for the reader of the result; see `note`.
     """
 
-    model: Classifier
+    model: TaskModel
     model_name: str
     revision: str | None
     protocol: Protocol
@@ -98,7 +98,7 @@ class Context:
         return torch.stack(terms).sum()
 
     def outputs(self, data: TaskData) -> npt.NDArray[np.float32]:
-        """Return the outputs of the task's head for all rows, as `Classifier.apply_head` does.
+        """Return the outputs of the task's head for all rows, as `TaskModel.apply_head` does.
 
         Without dropout or gradients. Raises a NonFiniteLossError if an output is not finite.
         """
@@ -117,7 +117,7 @@ class Context:
         return outputs
 
     def features(self, data: TaskData) -> npt.NDArray[np.float32]:
-        """Return the pooled features of all rows, as `Classifier.features` does: shape (n, h).
+        """Return the pooled features of all rows, as `TaskModel.features` does: shape (n, h).
 
         Without dropout or gradients.
         """
@@ -330,13 +330,8 @@ class Stage(Context):
     @torch.no_grad()
     def logits_of(self, weights: Snapshot, batch: Batch) -> Tensor:
         """Return the outputs that earlier weights give for a batch, without dropout."""
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             return self.logits(batch, weights=weights)
-        finally:
-            for module, mode in modes:
-                module.training = mode
 
     def loss(
         self,

@@ -127,6 +127,17 @@ def test_losses_are_those_of_single_texts(copy: Copy) -> None:
     assert row == len(found) == 40
 
 
+def test_a_model_with_a_head_needs_no_checkpoint() -> None:
+    from clbench.audit.language import LanguageLoss
+
+    base = load_base("tiny")
+    one, other = (
+        LanguageLoss(each, "built-in", 40, 0, torch.device("cpu"))(each)
+        for each in (base, replace(base, name="of/no-checkpoint"))
+    )
+    assert (one == other).all()
+
+
 def test_a_head_that_is_missing_is_taken_from_the_base_model(copy: Copy) -> None:
     plain = audit("tiny", [copy(shuffle_layer)], **QUICK).models[0].comparison.language
     headless = copy(shuffle_layer, classes=("a", "b"))  # the same backbone under another head

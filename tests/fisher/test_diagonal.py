@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from helpers.checkpoints import WITH_FAMILY, make_checkpoint
+from helpers.checkpoints import COMMON, make_checkpoint
 from torch import Tensor, nn
 
 from clbench.core.errors import DataError, PluginError, SettingsError
@@ -74,7 +74,7 @@ def assert_close(fisher: dict[str, Tensor], exact: dict[str, Tensor]) -> None:
         torch.testing.assert_close(fisher[name].double(), value, rtol=1e-4, atol=slack, msg=name)
 
 
-@pytest.mark.parametrize("kind", WITH_FAMILY)
+@pytest.mark.parametrize("kind", COMMON)
 def test_equals_a_loop_of_single_examples(kind: str, tmp_path: Path) -> None:
     model, batch, loss = language_model(kind, tmp_path)
     exact = fisher_by_loop(model, batch, loss)

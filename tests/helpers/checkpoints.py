@@ -196,8 +196,7 @@ CHECKPOINTS: dict[str, Recipe] = {
         _GPT_TOKENS,
     ),
 }
-"""Architectures with a `Family` record come first."""
-WITH_FAMILY = (
+COMMON = (
     "bert",
     "roberta",
     "distilbert",

@@ -12,8 +12,8 @@ from helpers.cell import CPU, PROTOCOL, Cell, differ, weights
 from helpers.checkpoints import make_checkpoint
 
 from clbench.core import files
-from clbench.fisher import pretrained
-from clbench.fisher.pretrained import Recipe, pretrained_fisher
+from clbench.fisher import language
+from clbench.fisher.language import Recipe, pretrained_fisher
 from clbench.methods.base import Vanilla
 from clbench.methods.quadratic import EWCMLM, fisher_of_backbone
 from clbench.models.classifier import build_classifier
@@ -62,13 +62,13 @@ def test_fisher_is_computed_once_per_model_corpus_and_settings(
     assert facts["loss"] == "mlm"
     assert facts["head_loss"] is None
     calls: list[str] = []
-    own = pretrained.diagonal_fisher
+    own = language.diagonal_fisher
 
     def spy(*arguments: Any, **options: Any) -> Any:
         calls.append("computed")
         return own(*arguments, **options)
 
-    monkeypatch.setattr(pretrained, "diagonal_fisher", spy)
+    monkeypatch.setattr(language, "diagonal_fisher", spy)
     again, same = fisher_of(whole, corpus)
     assert not calls
     assert same == facts

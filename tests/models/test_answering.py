@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clbench.core.errors import ModelError
 from clbench.models.answering import AnsweringModel, build_answering_model, stop_tokens
-from clbench.models.prompt_rows import IGNORED
+from clbench.models.encoding import IGNORED
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template

@@ -23,8 +23,7 @@ from transformers import (
     ViTModel,
 )
 
-from clbench.models.checkpoint import load_backbone, load_tokenizer
-from clbench.models.language import load_language_model
+from clbench.models.checkpoint import load_backbone, load_language_model, load_tokenizer
 
 Get = Callable[..., Path]
 SMALL: dict[str, Any] = {

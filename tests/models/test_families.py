@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.checkpoints import CHECKPOINTS, WITH_FAMILY
+from helpers.checkpoints import CHECKPOINTS
 
 from clbench.models.checkpoint import load_config, load_tokenizer
 from clbench.models.classifier import Classifier, build_classifier
-from clbench.models.families import FAMILIES, usable_length
+from clbench.models.families import usable_length
 
 Get = Callable[..., Path]
 
@@ -19,10 +19,6 @@ def build(folder: Path) -> Classifier:
     return build_classifier(
         str(folder), heads={"a": 2, "b": 3}, head_seed=lambda name: ord(name)
     ).eval()
-
-
-def test_common_architectures_have_a_record() -> None:
-    assert set(WITH_FAMILY) <= set(FAMILIES)
 
 
 @pytest.mark.parametrize("kind", CHECKPOINTS)

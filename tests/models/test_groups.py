@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.checkpoints import WITH_FAMILY
+from helpers.checkpoints import COMMON
 from torch import nn
 from transformers import (
     AlbertConfig,
@@ -122,7 +122,7 @@ def test_an_optimizer_moves_each_depth_by_its_own_rate(checkpoint: Get) -> None:
             torch.testing.assert_close(moved, torch.full_like(moved, expected[group.name]))
 
 
-@pytest.mark.parametrize("kind", WITH_FAMILY)
+@pytest.mark.parametrize("kind", COMMON)
 def test_a_transformers_model_is_grouped_whole(kind: str, checkpoint: Get) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(str(checkpoint(kind)))
     rate = rate_of_each(model, [1e-5, 2e-5, 3e-5, 4e-5, 5e-5])

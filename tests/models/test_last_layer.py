@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from clbench.models.classifier import Classifier, build_classifier
-from clbench.models.last_layer import only_first_token
+from clbench.models.families import only_first_token
 from clbench.training.dropout import install
 
 INPUTS = {

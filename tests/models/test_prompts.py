@@ -9,7 +9,7 @@ import pytest
 from helpers.generators import make_tokenizer
 
 from clbench.core.errors import DataError, ModelError
-from clbench.models.prompt_rows import PromptRows
+from clbench.models.encoding import PromptRows
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template

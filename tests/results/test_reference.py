@@ -266,7 +266,7 @@ def test_the_documentation_states_the_strengths_that_beat_published_ones() -> No
 
 @pytest.mark.slow
 def test_the_documentation_states_the_ratios_of_fisher_estimators() -> None:
-    from clbench.fisher.pretrained import Recipe, pretrained_fisher
+    from clbench.fisher.language import Recipe, pretrained_fisher
     from clbench.training.device import Precision
 
     def mean(**settings: Any) -> float:

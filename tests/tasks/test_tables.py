@@ -71,6 +71,8 @@ def test_whole_numbers_are_names_or_positions() -> None:
             "column 'label' (key 'label') has '1' on row 0 and '1.0' on row 2 (counted from 0). "
             "Write each number in one way, or list the classes in `labels`.",
         ),
+        (columns("1", "1"), "has the label '1' on every row. A task needs at least two classes"),
+        (columns(-1, -1), "classes. Unlabelled test splits have -1; name another split."),
         (columns(*(i / 7 for i in range(30))), "30 different values in 30 rows, too many for"),
         (
             columns("x", None, "y"),
