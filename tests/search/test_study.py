@@ -182,7 +182,7 @@ def test_tuned_baselines_do_not_share_a_folder_with_their_trials(suite: Path) ->
     studies, _, plan = tune(suite, 4, peak)
     paths = write_tuned(plan, studies)
     options = RunOptions(out=plan.out, methods=[str(paths[1])])
-    with pytest.raises(RunFolderError, match=r"now [\d.]+.*Choose another --out\.$"):
+    with pytest.raises(RunFolderError, match=r"now [\d.]+.*Choose another out\.$"):
         make_tuning(suite, TuneSettings(trials=4), options)
 
 
