@@ -30,15 +30,15 @@ import clbench
 from clbench.core.files import write_atomically
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
-from clbench.runner.listener import Listener
 from clbench.runner.resources import Resources, connected
+from clbench.runner.run_state import Listener
 
 STUB = '''
 """Cells without training."""
 
 import clbench
 from clbench.runner.cell_runner import CellRunner, CellScores
-from clbench.training.stage_record import StageRecord
+from clbench.training.protocol import StageRecord
 
 POINTS = 24
 

@@ -24,7 +24,7 @@ from machine import MatrixProducts, compare, example_flops, make_parser, turns, 
 
 import clbench
 from clbench.results.cell import CellResult
-from clbench.runner.listener import Listener
+from clbench.runner.run_state import Listener
 
 SUITE = """
 name = "parallel"

@@ -9,13 +9,12 @@ from clbench.core.options import Option, takes
 from clbench.results.score_tables import Run, scores_frame, to_csv
 from clbench.results.score_tables import load_run as load_run
 from clbench.results.store import Store
-from clbench.runner.listener import Listener
 from clbench.runner.resources import Resources
-from clbench.runner.run_state import RunState, read_run_state
+from clbench.runner.run_state import Listener, RunState, read_run_state
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
-from clbench.suite.question import MEAN
 from clbench.suite.read import read_suite
+from clbench.suite.schema import MEAN
 
 if TYPE_CHECKING:
     from clbench.runner.run_plan import Executor

@@ -17,7 +17,7 @@ from clbench.results.comparisons import comparisons_frame
 from clbench.results.statistics import spend
 from clbench.results.store import Store
 from clbench.runner.resources import Resources
-from clbench.suite.question import Question
+from clbench.suite.schema import Question
 
 
 def test_run_returns_frame_summary_and_failures(place: Path, engine: FakeExecutor) -> None:

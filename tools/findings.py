@@ -30,7 +30,7 @@ from clbench.results.score_tables import (
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.results.store import Store
 from clbench.suite.baselines import own_values, read_baseline
-from clbench.suite.question import Question
+from clbench.suite.schema import Question
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "findings.md", ROOT / "docs" / "findings-by-scenario.md")

@@ -10,7 +10,7 @@ from clbench.cli.console import note, say, show_rows
 from clbench.core.errors import RunFolderError, SettingsError
 from clbench.core.options import Option
 from clbench.results.store import Store
-from clbench.suite.question import FEWEST, MOST_SEEDS
+from clbench.suite.schema import FEWEST, MOST_SEEDS
 
 
 @command
@@ -28,7 +28,7 @@ def power(
     of seeds.
     """
     # These import pandas, for which --help should not wait.
-    from clbench.report.reading import read_runs
+    from clbench.report.content import read_runs
     from clbench.results.comparisons import comparisons_frame
     from clbench.results.statistics import ALPHA, power_frame, spend
 

@@ -16,8 +16,7 @@ from clbench.cli.table import results_table
 from clbench.core.errors import count, printable
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import means, reference_score, score_rows, visible_scores
-from clbench.runner.listener import Listener
-from clbench.runner.run_state import RunState
+from clbench.runner.run_state import Listener, RunState
 from clbench.suite.plan import Cell
 
 HEARTBEAT = 60.0

@@ -12,9 +12,8 @@ from clbench.cli.table import show_results
 from clbench.core.errors import ClusterError, count, join_names
 from clbench.core.options import Option
 from clbench.results.store import garbage_collection_paused
-from clbench.runner.listener import TensorBoard
 from clbench.runner.resources import Resources
-from clbench.runner.run_state import RunState, read_run_state
+from clbench.runner.run_state import RunState, TensorBoard, read_run_state
 from clbench.suite.options import RunOptions
 
 

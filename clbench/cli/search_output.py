@@ -14,7 +14,7 @@ from clbench.cli.console import duration, err, out, show_table
 from clbench.cli.estimate import from_finished, from_sizes
 from clbench.cli.progress import Lines
 from clbench.core.errors import count
-from clbench.runner.listener import Listener
+from clbench.runner.run_state import Listener
 from clbench.search import SearchFolder, SearchListener
 from clbench.search.experiment import BEST, MEAN
 from clbench.search.trials import FAILED

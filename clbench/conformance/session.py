@@ -26,7 +26,7 @@ from clbench.core.errors import PluginError, SettingsError
 from clbench.core.user_code import RANDOM, GlobalState, explain
 from clbench.methods.base import METHODS, Method
 from clbench.runner.cell_runner import CellRunner
-from clbench.runner.listener import Listener
+from clbench.runner.run_state import Listener
 from clbench.runner.stage_cache import CachedStage, StageCache
 from clbench.suite.baselines import Baseline, read_baseline
 from clbench.suite.plan import Cell

@@ -14,7 +14,7 @@ from clbench.figures import style
 from clbench.figures.curves import FEWEST_TASKS
 from clbench.results.cell import CellResult
 from clbench.results.statistics import summarise
-from clbench.suite.question import FEWEST
+from clbench.suite.schema import FEWEST
 from clbench.suite.scores import SCORE
 
 LABEL = f"{SCORE['forgetting'].label} × 100"

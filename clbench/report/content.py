@@ -1,15 +1,17 @@
-"""The numbers of a report, and the rows of the page's tables as plain values."""
+"""What a report contains: the cells of its runs, and what they say."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
+from clbench.core.errors import RunFolderError, join_names
 from clbench.figures.curves import ANNEALING
-from clbench.report.reading import MOST_DETAILS
-from clbench.results.cell import CellResult, StageRecord, without_extra_points
+from clbench.results.cell import CellResult, StageRecord, summarizer, without_extra_points
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.published import compare_published
@@ -25,7 +27,8 @@ from clbench.results.score_tables import (
     visible_scores,
 )
 from clbench.results.statistics import ALPHA, summarise
-from clbench.suite.question import FEWEST, Question
+from clbench.results.store import Cells, Store
+from clbench.suite.schema import FEWEST, Question
 from clbench.suite.scores import SCORES, Score
 
 COSTS = {
@@ -269,3 +272,152 @@ def _scale(values: Sequence[float], size: float) -> list[float]:
     if not span:
         return [size / 2] * len(values)
     return [MARGIN + (size - 2 * MARGIN) * (value - low) / span for value in values]
+
+
+MOST_DETAILS = 500
+"""Above this number of cells, the page shows details of failed ones only."""
+MOST_SCENARIOS = 6
+"""Number of scenarios, from the first, that have figures of their own on the page."""
+
+Meanings = dict[tuple[str, str], Any]
+"""What names stand for: settings, by kind (``method`` or ``scenario``) and name."""
+
+
+def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
+    """Return the cells of all runs, and notes on invalid files and on differences.
+
+    If a name means different things in two runs, the name of the later run is added to it: to a
+    scenario with other rows or settings, to a method with other settings or with a seed that an
+    earlier run has too, and to all methods of a run whose protocol differs from the first run's.
+    Cells keep their curves only if the report shows them.
+
+    Raises
+    ------
+    RunFolderError
+        If a folder is not a run or has no cell.
+    """
+    cells: list[CellResult] = []
+    notes: list[str] = []
+    keys: set[str] = set()
+    earlier: Meanings = {}
+    labels = _labels(stores)
+    summarize = summarizer(_curve_filter())
+    for store, label in zip(stores, labels, strict=True):
+        run, meanings = _read_run(store, summarize)
+        notes += run.broken_lines(())
+        changed = {key for key, value in meanings.items() if earlier.get(key, value) != value}
+        what = {"method": "settings", "scenario": "tasks or settings"}
+        notes += [
+            f"{name} in {label} has other {what[kind]} than in earlier runs."
+            for kind, name in meanings
+            if (kind, name) in changed
+        ]
+        clashing = {cell.baseline for cell in run.cells if cell.key in keys}
+        clashing |= {name for kind, name in changed if kind == "method"}
+        if _protocol_differences([stores[0], store], ["first", "this"]):
+            clashing |= {cell.baseline for cell in run.cells}
+        families = {cell.family for cell in run.cells if cell.family and cell.baseline in clashing}
+        keys |= {cell.key for cell in run.cells}
+        for cell in run.cells:
+            changes = {}
+            if ("scenario", cell.scenario) in changed:
+                changes = {"scenario": f"{cell.scenario} ({label})"}
+            elif cell.baseline in clashing or cell.family in families:
+                changes = {"baseline": f"{cell.baseline} ({label})"}
+                if cell.family:
+                    changes["family"] = f"{cell.family} ({label})"
+            cells.append(cell.model_copy(update=changes) if changes else cell)
+        earlier = meanings | earlier
+    if differences := _protocol_differences(stores, labels):
+        notes.append(
+            f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
+            "are not due to their methods alone."
+        )
+    notes += [
+        f"{store.suite_path} cannot be read, so its question, looks and protocol are unknown."
+        for store in stores
+        if store.suite_path.exists() and not store.read_suite()
+    ]
+    plans = [(s.questions()[-1], s.looks()) for s in stores if s.read_suite()]
+    notes += [
+        f"The {what} of these runs differ; the verdicts are for those of {labels[0]}."
+        for what, position in (("questions", 0), ("looks", 1))
+        if any(plan[position] != plans[0][position] for plan in plans)
+    ]
+    notes += [
+        f"{name}: its settings were tuned on seeds that are shown here "
+        f"({join_names(map(str, sorted(seeds)))}), so its scores on them are too good by chance."
+        for name, seeds in _tuning_seeds(cells).items()
+    ]
+    return cells, notes
+
+
+def _tuning_seeds(cells: Sequence[CellResult]) -> dict[str, set[int]]:
+    """Return the seeds of cells that their settings were tuned on, by baseline."""
+    seeds: dict[str, set[int]] = {}
+    for cell in cells:
+        if cell.seed in cell.search.get("seeds", ()):
+            seeds.setdefault(cell.baseline, set()).add(cell.seed)
+    return seeds
+
+
+def _read_run(
+    store: Store, summarize: Callable[[CellResult], CellResult]
+) -> tuple[Cells, Meanings]:
+    meanings: Meanings = {}
+
+    def record(cell: CellResult) -> CellResult:
+        if cell.status == "ok" and cell.reference_of is None:
+            method = [cell.method, cell.settings.get("method")]
+            meanings.setdefault(("method", cell.baseline), method)
+        sections = [cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")]
+        meanings.setdefault(("scenario", cell.scenario), sections)
+        return summarize(cell)
+
+    store.require()
+    run = store.read(transform=record)
+    if not run.cells:
+        broken = "".join(f" {line}" for line in list(run.broken_lines(()))[:1])
+        raise RunFolderError(f"{store.out} has no finished cell yet. Run it first.{broken}")
+    return run, meanings
+
+
+def _curve_filter() -> Callable[[CellResult], bool]:
+    """Return a function that tells whether the page shows a cell's curves anywhere."""
+    count = 0
+    scenarios: set[str] = set()
+
+    def is_shown(cell: CellResult) -> bool:
+        nonlocal count
+        count += 1
+        if cell.status == "ok" and len(scenarios) < MOST_SCENARIOS:
+            scenarios.add(cell.scenario)
+        return count <= MOST_DETAILS or cell.status == "failed" or cell.scenario in scenarios
+
+    return is_shown
+
+
+def _labels(stores: Sequence[Store]) -> list[str]:
+    """Return the names of the folders, with as many parents as are needed to tell them apart."""
+    parts = [store.out.resolve().parts for store in stores]
+    for count in range(1, max(map(len, parts)) + 1):
+        labels = ["/".join(each[-count:]) for each in parts]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
+def _protocol_differences(stores: Sequence[Store], labels: Sequence[str]) -> list[str]:
+    """Return the settings of the protocol that differ between the runs in which it is known."""
+    all_protocols = {
+        label: store.read_suite().get("protocol", {})
+        for label, store in zip(labels, stores, strict=True)
+    }
+    protocols = {label: protocol for label, protocol in all_protocols.items() if protocol}
+    differences = []
+    for key in dict.fromkeys(key for protocol in protocols.values() for key in protocol):
+        values = {label: protocol.get(key) for label, protocol in protocols.items()}
+        if any(value != next(iter(values.values())) for value in values.values()):
+            each = ", ".join(f"{value} in {label}" for label, value in values.items())
+            differences.append(f"{key}: {each}")
+    return differences

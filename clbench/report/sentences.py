@@ -8,7 +8,7 @@ import pandas as pd
 
 from clbench.core.errors import count
 from clbench.results.statistics import ALPHA, look_at, spend
-from clbench.suite.question import FEWEST, MEAN, Question
+from clbench.suite.schema import FEWEST, MEAN, Question
 from clbench.suite.scores import SCORE
 
 Row = Mapping[Any, Any]

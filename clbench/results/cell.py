@@ -25,8 +25,8 @@ from clbench.core.errors import count, printable
 from clbench.core.registry import LARGEST, Amount, Count
 from clbench.results.scores import scores_of
 from clbench.suite.scores import SCORES, Steps
-from clbench.training.stage_record import OPEN, Name
-from clbench.training.stage_record import StageRecord as StageRecord
+from clbench.training.protocol import OPEN, Name
+from clbench.training.protocol import StageRecord as StageRecord
 
 SCHEMA_VERSION = 1
 """Version of the file format. Raise it when a change makes older files unreadable."""

@@ -25,7 +25,7 @@ from clbench.results.statistics import (
     crossed_interval,
     summarise,
 )
-from clbench.suite.question import FEWEST, MEAN, Question
+from clbench.suite.schema import FEWEST, MEAN, Question
 from clbench.suite.scores import SCORE, SCORES
 
 FIELDS = (

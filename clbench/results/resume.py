@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clbench.results.cell import CellResult, plain
-from clbench.suite.question import Question
+from clbench.suite.schema import Question
 
 if TYPE_CHECKING:
     from clbench.suite.plan import Cell

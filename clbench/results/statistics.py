@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from clbench.suite.question import FEWEST, MOST_SEEDS
+from clbench.suite.schema import FEWEST, MOST_SEEDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -354,7 +354,7 @@ def power_frame(
     pandas.DataFrame
         ``seeds`` for the observed ``spread`` of a difference between two cells of one seed, and
         for the ends of the spread's 95 % interval; None if more than
-        `clbench.suite.question.MOST_SEEDS` are needed.
+        `clbench.suite.schema.MOST_SEEDS` are needed.
     """
     import pandas as pd
 

@@ -23,7 +23,7 @@ from clbench.results.archive import ARCHIVE, cell_files, extract, read_archive
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.resume import conflicts, merge_suites, parse_suite
 from clbench.results.statistics import ALPHA, look_at, spend
-from clbench.suite.question import Question
+from clbench.suite.schema import Question
 
 if TYPE_CHECKING:
     from clbench.suite.plan import Cell

@@ -19,14 +19,14 @@ from clbench.methods.base import Method, Vanilla, at_rate
 from clbench.models.answering import build_answering_model
 from clbench.models.classifier import TaskModel, build_classifier
 from clbench.runner.cell_stages import CellStages, ComputeSettings
-from clbench.runner.listener import Listener
+from clbench.runner.run_state import Listener
 from clbench.runner.stage_cache import CachedStage, ScoredStage, StageCache
 from clbench.suite.plan import Cell
 from clbench.training.dropout import install
 from clbench.training.engine import ENGINE_CURVES, Probe, train_stage
 from clbench.training.memory import bytes_held, walk
+from clbench.training.protocol import StageRecord
 from clbench.training.stage import Context, Stage
-from clbench.training.stage_record import StageRecord
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from clbench.core.errors import ClbenchError, ClusterError, SettingsError
 from clbench.core.user_code import explain
 from clbench.results.cell import CellResult
 from clbench.runner.cell_stages import stage_groups, stages_to_share
-from clbench.runner.listener import Listener
 from clbench.runner.prepare import ScenarioPreparer
 from clbench.runner.ray_worker import ProgressActor, WorkerSetup, run_in_worker, warm_up
 from clbench.runner.resources import (
@@ -24,6 +23,7 @@ from clbench.runner.resources import (
     cores,
 )
 from clbench.runner.run_plan import Executor, failed
+from clbench.runner.run_state import Listener
 from clbench.suite.plan import Cell, Plan
 
 POLL_SECONDS = 0.5

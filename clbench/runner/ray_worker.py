@@ -12,7 +12,7 @@ from typing import Any, Self
 from clbench.core import __version__
 from clbench.core.errors import PluginError
 from clbench.results.cell import CellResult
-from clbench.runner.listener import Listener
+from clbench.runner.run_state import Listener
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.plugins import load_plugin, registries
 

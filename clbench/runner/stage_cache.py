@@ -21,7 +21,7 @@ from clbench.core.errors import RunFolderError
 from clbench.core.files import DamagedFileError, load_tensors, save_tensors, write_atomically
 from clbench.measure.capabilities import Measures
 from clbench.measure.rows import ProbeRow, Row
-from clbench.training.stage_record import StageRecord
+from clbench.training.protocol import StageRecord
 
 FORMAT = 7
 OF_RUN = "run-"

@@ -23,8 +23,8 @@ from clbench.search.rates import HIGHEST, LOWEST, SearchOrigin, SearchSpace
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.plugins import load_plugins
-from clbench.suite.question import Question
 from clbench.suite.read import Suite, read_suite
+from clbench.suite.schema import Question
 from clbench.suite.validation import stages_of
 
 MAX_GROUPS = 10

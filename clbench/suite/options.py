@@ -24,9 +24,8 @@ from clbench.core.files import user_path
 from clbench.core.options import Option, dashed, named
 from clbench.models.locate import MODELS
 from clbench.suite.baselines import Baseline
-from clbench.suite.question import FEWEST, LOOKS, MOST_SEEDS, UNTIL_SETTLED
 from clbench.suite.read import Suite, packaged_files
-from clbench.suite.schema import ScenarioSpec
+from clbench.suite.schema import FEWEST, LOOKS, MOST_SEEDS, UNTIL_SETTLED, ScenarioSpec
 from clbench.tasks.corpus import resolve_corpus
 from clbench.training.protocol import Protocol
 

@@ -17,9 +17,8 @@ from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import Plugin, load_plugins, source_digest
-from clbench.suite.question import Question
 from clbench.suite.read import Suite
-from clbench.suite.schema import ScenarioSpec
+from clbench.suite.schema import Question, ScenarioSpec
 from clbench.suite.scores import SCORE
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
 from clbench.tasks.corpus import corpus_identity

@@ -23,9 +23,8 @@ from clbench.methods.base import METHODS, at_rate
 from clbench.shifts.base import SHIFTS
 from clbench.shifts.scenario import Scenario
 from clbench.suite.baselines import Baseline
-from clbench.suite.question import Question
 from clbench.suite.read import Suite
-from clbench.suite.schema import ScenarioSpec
+from clbench.suite.schema import Question, ScenarioSpec
 from clbench.tasks.metrics import METRICS
 from clbench.tasks.registry import TASKS, score_metrics
 from clbench.training.protocol import BY_TASK, Protocol

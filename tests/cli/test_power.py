@@ -10,7 +10,7 @@ from helpers.report_runs import STEADY, cells, make_run
 
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.statistics import power_frame, seeds_needed
-from clbench.suite.question import Question
+from clbench.suite.schema import Question
 
 Call = Callable[..., tuple[int, str, str]]
 

@@ -206,7 +206,7 @@ def warm_up() -> None:
         "clbench.cli.table",
         "clbench.runner.run_plan",
         "clbench.models.checkpoint",
-        "clbench.report.write",
+        "clbench.report.files",
         "clbench.search",
     ):
         import_module(name)

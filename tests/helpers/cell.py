@@ -17,9 +17,8 @@ from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.dropout import install
 from clbench.training.engine import train_stage
-from clbench.training.protocol import Protocol
+from clbench.training.protocol import Protocol, StageRecord
 from clbench.training.stage import Context, Stage
-from clbench.training.stage_record import StageRecord
 
 CPU = torch.device("cpu")
 PROTOCOL = Protocol(epochs=2, batch_size=4, lr=1e-3, curve_points=0)

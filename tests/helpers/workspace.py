@@ -14,7 +14,7 @@ import pytest
 
 import clbench
 from clbench.results.cell import CellResult
-from clbench.runner.listener import Listener
+from clbench.runner.run_state import Listener
 from helpers.checkpoints import make_checkpoint
 
 SUITE = """

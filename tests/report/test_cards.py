@@ -10,7 +10,7 @@ from helpers.report_runs import cell, make_run
 from scipy import stats
 
 from clbench.report.content import cards_frame, gather
-from clbench.report.write import write_report
+from clbench.report.files import write_report
 
 BEFORE = {"text_loss": 3.0, "zero_shot": 0.5, "divergence": 0.0, "same_token": 1.0, "average": 0.25}
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from helpers.report_runs import make_run
 
-from clbench.report.write import write_report
+from clbench.report.files import write_report
 from clbench.results.resume import merge_suites
 
 
 @pytest.fixture(autouse=True)
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take most of the time of a report."""
-    monkeypatch.setattr("clbench.report.write.draw_all", lambda figures, formats: [])
+    monkeypatch.setattr("clbench.report.files.draw_all", lambda figures, formats: [])
 
 
 def page_of(run: Path) -> str:

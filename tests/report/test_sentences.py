@@ -10,7 +10,7 @@ from helpers.report_runs import STEADY, cells
 from clbench.report.sentences import control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, controls_frame
-from clbench.suite.question import MEAN, Question
+from clbench.suite.schema import MEAN, Question
 from clbench.suite.scores import SCORE
 
 

@@ -14,8 +14,7 @@ from matplotlib.image import imread
 import clbench
 from clbench.cli import main
 from clbench.core.errors import RunFolderError
-from clbench.report.files import table_files
-from clbench.report.write import write_report
+from clbench.report.files import table_files, write_report
 from clbench.results.cell import pack_rows
 from clbench.results.statistics import spend
 from clbench.results.store import Store
@@ -32,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take most of the time of a report."""
-    monkeypatch.setattr("clbench.report.write.draw_all", lambda figures, formats: [])
+    monkeypatch.setattr("clbench.report.files.draw_all", lambda figures, formats: [])
 
 
 def page_of(run: Path) -> str:
@@ -118,7 +117,7 @@ def test_details_hold_the_curves(run: Path) -> None:
 def test_the_page_loads_nothing_and_escapes_names(tmp_path: Path, run: Path) -> None:
     evil = make_run(tmp_path / "run", description=EVIL, shift=EVIL, notes=[EVIL], model=EVIL)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clbench.report.write.draw_all", lambda figures, formats: [])
+        patch.setattr("clbench.report.files.draw_all", lambda figures, formats: [])
         write_report([evil])
     text = page_of(evil)
     assert "<b onmouseover" not in text

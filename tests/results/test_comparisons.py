@@ -13,7 +13,7 @@ from clbench.results.cell import CellResult, correct_after, pack_rows, score_ste
 from clbench.results.comparisons import comparisons_frame, row_differences, row_flips
 from clbench.results.score_tables import overall_frame
 from clbench.results.scores import scores_of
-from clbench.suite.question import MEAN, Question
+from clbench.suite.schema import MEAN, Question
 
 
 def row(table: pd.DataFrame, method: str, score: str) -> pd.Series:

@@ -16,7 +16,7 @@ from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.score_tables import load_run, means, score_rows, to_csv
 from clbench.results.store import Store
-from clbench.suite.question import Question
+from clbench.suite.schema import Question
 from tools.findings import compared, plain
 
 ROOT = Path(__file__).parents[2]

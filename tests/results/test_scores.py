@@ -12,7 +12,7 @@ from helpers.handmade import failed, pair, reference, three
 from helpers.report_runs import REPORT, make_run
 from pydantic import ValidationError
 
-from clbench.report.write import write_report
+from clbench.report.files import write_report
 from clbench.results.cell import CellResult, summarizer
 from clbench.results.score_tables import (
     failures,
@@ -26,7 +26,7 @@ from clbench.results.score_tables import (
 )
 from clbench.results.scores import scores_of
 from clbench.results.store import Store
-from clbench.suite.question import Question
+from clbench.suite.schema import Question
 from clbench.suite.scores import SCORE, Need, Score, Steps
 
 
@@ -288,7 +288,7 @@ def worst(monkeypatch: pytest.MonkeyPatch) -> Score:
 def test_one_entry_adds_a_score_to_tables_page_question_and_comparisons(
     worst: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clbench.report.write.draw_all", lambda figures, formats: [])
+    monkeypatch.setattr("clbench.report.files.draw_all", lambda figures, formats: [])
     measures = [{"divergence": 0.0}, {}, {"divergence": 0.1}]
     run = make_run(tmp_path, capabilities=measures, scenario_report=REPORT)
     store = Store(run)

@@ -12,7 +12,7 @@ from helpers.language_models import cell, run
 
 from clbench.core.errors import ClbenchError
 from clbench.results.cell import correct_after
-from clbench.runner.listener import Listener
+from clbench.runner.run_state import Listener
 
 
 @pytest.fixture(scope="module")

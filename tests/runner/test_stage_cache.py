@@ -13,7 +13,7 @@ from helpers.workspace import Steps, Workspace, measured
 from safetensors import SafetensorError
 
 from clbench.runner.stage_cache import ScoredStage, UnstorableStateError, pack, unpack
-from clbench.training.stage_record import StageRecord
+from clbench.training.protocol import StageRecord
 
 CPU = torch.device("cpu")
 CELL = "cells/mood-thing--vanilla--seed0.json"

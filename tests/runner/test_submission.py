@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from clbench.core.errors import ClusterError
-from clbench.runner.listener import Listener
 from clbench.runner.ray_executor import RayExecutor
 from clbench.runner.resources import Resources
+from clbench.runner.run_state import Listener
 from clbench.training.protocol import Protocol
 
 

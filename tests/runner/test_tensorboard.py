@@ -12,8 +12,7 @@ from helpers.workspace import Steps, Workspace
 import clbench
 from clbench import api
 from clbench.core.errors import SettingsError
-from clbench.runner.listener import TensorBoard
-from clbench.runner.run_state import RunState, read_run_state
+from clbench.runner.run_state import RunState, TensorBoard, read_run_state
 
 tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 

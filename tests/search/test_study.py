@@ -13,8 +13,8 @@ from helpers.fake_engine import FakeExecutor
 
 from clbench.core.errors import RunFolderError, SettingsError
 from clbench.results.cell import CellResult
-from clbench.runner.listener import Listener
 from clbench.runner.run_plan import run_plan
+from clbench.runner.run_state import Listener
 from clbench.search.plan import TuneSettings, make_tuning
 from clbench.search.study import Study, read_studies, tuning_rounds, write_tuned
 from clbench.suite.baselines import read_baseline

@@ -16,7 +16,7 @@ from clbench.results.score_tables import overall_frame
 from clbench.results.statistics import Comparison
 from clbench.results.store import Store
 from clbench.suite.baselines import read_baseline
-from clbench.suite.question import Question
+from clbench.suite.schema import Question
 from tools import findings
 from tools.findings import CLAIMS, REFERENCE, STUDIES, Claim, plain
 

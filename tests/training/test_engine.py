@@ -19,8 +19,8 @@ from clbench.training import engine
 from clbench.training.batches import Batch
 from clbench.training.engine import Probe, clip_gradients, scored_steps, train_stage
 from clbench.training.memory import StepMemory
+from clbench.training.protocol import StageRecord
 from clbench.training.stage import Stage
-from clbench.training.stage_record import StageRecord
 
 
 def weights(scale: float, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
