@@ -16,10 +16,15 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from clbench.core import __version__
-from clbench.core.errors import ClbenchError, in_words, printable, sentence
+from clbench.core.errors import (
+    ClbenchError,
+    command_line,
+    error_text,
+    in_words,
+    printable,
+    sentence,
+)
 from clbench.core.files import remedy
-from clbench.core.options import command_line
-from clbench.core.user_code import error_text
 
 STOPPED = 130
 """Exit code of a program that is interrupted by Ctrl-C."""

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
-from clbench.core.errors import SettingsError, did_you_mean
-from clbench.core.options import Option, dashed, options_of
+from clbench.core.errors import SettingsError, dashed, did_you_mean
+from clbench.core.options import Option, options_of
 from clbench.runner.resources import Resources
 from clbench.suite.options import RunOptions
 

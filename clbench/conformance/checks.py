@@ -29,8 +29,7 @@ from clbench.conformance.toy import (
     reverse,
     temporary_cache,
 )
-from clbench.core.errors import ClbenchError, SettingsError, count
-from clbench.core.user_code import explain
+from clbench.core.errors import ClbenchError, SettingsError, count, explain
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import Baseline
 from clbench.suite.plugins import load_plugins

@@ -22,8 +22,8 @@ from clbench.conformance.toy import (
     make_toy_scenario,
     temporary_cache,
 )
-from clbench.core.errors import PluginError, SettingsError
-from clbench.core.user_code import RANDOM, GlobalState, explain
+from clbench.core.errors import PluginError, SettingsError, explain
+from clbench.core.user_code import RANDOM, GlobalState
 from clbench.methods.base import METHODS, Method
 from clbench.runner.cell_runner import CellRunner
 from clbench.runner.run_state import Listener

@@ -4,7 +4,10 @@ The command line prints each error as one line and exits with 2.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 from typing import Any, get_args
@@ -62,6 +65,9 @@ class SearchError(ClbenchError):
 
 MOST_NAMES = 8
 """Longest list of names in a message; of a longer one, all but the first are counted."""
+SHELL_NAMES = {"plugins": "plugin"}
+"""Options whose name on the command line is not that of the argument in Python."""
+_in_shell = ContextVar("in_shell", default=False)
 
 
 def did_you_mean(name: str, candidates: Iterable[str], see: str = "") -> str:
@@ -255,6 +261,56 @@ def describe_missing(path: Path, kind: str = "file") -> str:
     if path.is_symlink():
         return f"is a link to {path.readlink()}, which does not exist"
     return f"there is no such {kind}"
+
+
+def explain(error: BaseException) -> str:
+    """Return one line: the message, and for errors that are not ours the place in the code."""
+    text = error_text(error)
+    if isinstance(error, ClbenchError):
+        return text
+    line = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
+    for frame in (own or frames)[-1:]:
+        line += f" ({Path(frame.filename).name}:{frame.lineno} in {frame.name})"
+    return line
+
+
+def error_text(error: BaseException) -> str:
+    """Return the message of an error as one printable line."""
+    try:
+        return printable(str(error))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # plug-ins may define errors whose text raises
+        return "(its message cannot be read)"
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Name options as in a shell inside the block."""
+    token = _in_shell.set(True)
+    try:
+        yield
+    finally:
+        _in_shell.reset(token)
+
+
+def named(name: str, value: object = None) -> str:
+    """Return an option as its user writes it: ``--plugin FILE``, or ``plugins='FILE'`` in Python.
+
+    Without a value, that is its name; messages about a wrong value begin with it.
+    """
+    if not _in_shell.get():
+        return name if value is None else f"{name}={value!r}"
+    if value is None or isinstance(value, bool):
+        return dashed(f"no_{name}" if value is False else name)
+    return f"{dashed(name)} {value}"
+
+
+def dashed(name: str) -> str:
+    """Return the name of an option on the command line."""
+    return f"--{SHELL_NAMES.get(name, name).rstrip('_').replace('_', '-')}"
 
 
 def _path(location: Sequence[str | int], data: Any, *, missing: bool) -> tuple[str | int, ...]:

@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.core.errors import DataError, RunFolderError, format_value
-from clbench.core.options import named
+from clbench.core.errors import DataError, RunFolderError, format_value, named
 
 if TYPE_CHECKING:
     from torch import Tensor

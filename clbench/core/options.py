@@ -6,9 +6,7 @@ docstring of functions such as `clbench.run`, and the command line.
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
@@ -16,10 +14,6 @@ from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
-
-SHELL_NAMES = {"plugins": "plugin"}
-"""Options whose name on the command line is not that of the argument in Python."""
-_in_shell = ContextVar("in_shell", default=False)
 
 
 @dataclass(frozen=True)
@@ -81,30 +75,3 @@ def takes(kind: Callable[P, A]) -> Callable[[Callable[[A], T]], Callable[P, T]]:
         return call
 
     return decorate
-
-
-@contextmanager
-def command_line() -> Iterator[None]:
-    """Name options as in a shell inside the block."""
-    token = _in_shell.set(True)
-    try:
-        yield
-    finally:
-        _in_shell.reset(token)
-
-
-def named(name: str, value: object = None) -> str:
-    """Return an option as its user writes it: ``--plugin FILE``, or ``plugins='FILE'`` in Python.
-
-    Without a value, that is its name; messages about a wrong value begin with it.
-    """
-    if not _in_shell.get():
-        return name if value is None else f"{name}={value!r}"
-    if value is None or isinstance(value, bool):
-        return dashed(f"no_{name}" if value is False else name)
-    return f"{dashed(name)} {value}"
-
-
-def dashed(name: str) -> str:
-    """Return the name of an option on the command line."""
-    return f"--{SHELL_NAMES.get(name, name).rstrip('_').replace('_', '-')}"

@@ -19,9 +19,9 @@ from clbench.core.errors import (
     UnknownNameError,
     describe_errors,
     did_you_mean,
+    error_text,
     format_value,
 )
-from clbench.core.user_code import error_text
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -9,7 +9,6 @@ import pickle
 import random
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clbench.core.errors import ClbenchError, PluginError, join_names, printable
+from clbench.core.errors import ClbenchError, PluginError, explain, join_names
 
 WARNINGS = "the warning filters"
 """What importing a module may change for good."""
@@ -100,29 +99,6 @@ def unchanged(what: str) -> Iterator[None]:
             f"{what} changes {join_names(changed)} for the whole process. Undo this before "
             "it returns."
         )
-
-
-def explain(error: BaseException) -> str:
-    """Return one line: the message, and for errors that are not ours the place in the code."""
-    text = error_text(error)
-    if isinstance(error, ClbenchError):
-        return text
-    line = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
-    for frame in (own or frames)[-1:]:
-        line += f" ({Path(frame.filename).name}:{frame.lineno} in {frame.name})"
-    return line
-
-
-def error_text(error: BaseException) -> str:
-    """Return the message of an error as one printable line."""
-    try:
-        return printable(str(error))
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # plug-ins may define errors whose text raises
-        return "(its message cannot be read)"
 
 
 def _python_settings() -> Iterator[Setting]:

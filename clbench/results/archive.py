@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from clbench.core.errors import RunFolderError
+from clbench.core.errors import RunFolderError, named
 from clbench.core.files import as_folder_error, locked, read_file, write_atomically
-from clbench.core.options import named
 
 ARCHIVE = "cells.tar.xz"
 

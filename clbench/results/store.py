@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from clbench.core.errors import MOST_NAMES, RunFolderError, count, describe_errors
+from clbench.core.errors import MOST_NAMES, RunFolderError, count, describe_errors, named
 from clbench.core.files import as_folder_error, locked, read_file, write_atomically
-from clbench.core.options import named
 from clbench.results.archive import ARCHIVE, cell_files, extract, read_archive
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.resume import conflicts, merge_suites, parse_suite

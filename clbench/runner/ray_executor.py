@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from clbench.core.errors import ClbenchError, ClusterError, SettingsError
-from clbench.core.user_code import explain
+from clbench.core.errors import ClbenchError, ClusterError, SettingsError, explain
 from clbench.results.cell import CellResult
 from clbench.runner.cell_stages import stage_groups, stages_to_share
 from clbench.runner.prepare import ScenarioPreparer

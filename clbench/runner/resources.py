@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from clbench.core.errors import SettingsError, sentence
-from clbench.core.options import Option, named
-from clbench.core.user_code import error_text
+from clbench.core.errors import SettingsError, error_text, named, sentence
+from clbench.core.options import Option
 
 if TYPE_CHECKING:
     import torch

@@ -16,9 +16,9 @@ import torch
 from pydantic import ValidationError
 
 from clbench.core import __version__
-from clbench.core.errors import PluginError, describe_errors
+from clbench.core.errors import PluginError, describe_errors, explain
 from clbench.core.files import check_folder
-from clbench.core.user_code import GlobalState, explain
+from clbench.core.user_code import GlobalState
 from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult, plain

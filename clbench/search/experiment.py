@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clbench.core.errors import SearchError, count
+from clbench.core.errors import SearchError, count, explain
 from clbench.core.files import locked, write_atomically
-from clbench.core.user_code import explain
 from clbench.runner.resources import Resources, cell_resources, connected
 from clbench.search.plan import SearchPlan, quiet_ray
 from clbench.search.rates import BASE, SearchSpace, combine

@@ -26,11 +26,11 @@ from clbench.core.errors import (
     SuiteError,
     UnknownNameError,
     did_you_mean,
+    named,
     quote_key,
     raise_errors,
 )
 from clbench.core.files import user_path
-from clbench.core.options import named
 from clbench.core.registry import Amount, Count, check_name
 from clbench.methods.base import METHODS, Method
 from clbench.suite.plugins import source_digest

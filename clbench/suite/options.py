@@ -14,14 +14,16 @@ from clbench.core.errors import (
     DataError,
     SettingsError,
     UnknownNameError,
+    dashed,
     describe_errors,
     describe_missing,
     did_you_mean,
     display_path,
+    named,
     sentence,
 )
 from clbench.core.files import user_path
-from clbench.core.options import Option, dashed, named
+from clbench.core.options import Option
 from clbench.models.locate import MODELS
 from clbench.suite.baselines import Baseline
 from clbench.suite.read import Suite, packaged_files

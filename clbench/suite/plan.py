@@ -9,9 +9,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from clbench.core.errors import SuiteError, UnknownNameError, display_path, join_names, raise_errors
+from clbench.core.errors import (
+    SuiteError,
+    UnknownNameError,
+    display_path,
+    join_names,
+    named,
+    raise_errors,
+)
 from clbench.core.files import user_path
-from clbench.core.options import named
 from clbench.models.locate import model_identity
 from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant

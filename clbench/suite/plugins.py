@@ -16,10 +16,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from clbench.core.errors import ClbenchError, PluginError, describe_missing, display_path
+from clbench.core.errors import (
+    ClbenchError,
+    PluginError,
+    describe_missing,
+    display_path,
+    error_text,
+)
 from clbench.core.files import read_file, user_path
 from clbench.core.registry import Registry
-from clbench.core.user_code import WARNINGS, GlobalState, error_text
+from clbench.core.user_code import WARNINGS, GlobalState
 from clbench.methods.base import METHODS
 from clbench.models.locate import MODELS
 from clbench.shifts.base import SHIFTS

@@ -13,10 +13,10 @@ from clbench.core.errors import (
     SuiteError,
     describe_errors,
     did_you_mean,
+    named,
     quote_key,
     raise_errors,
 )
-from clbench.core.options import named
 from clbench.core.registry import Configured
 from clbench.core.user_code import user_code
 from clbench.methods.base import METHODS, at_rate

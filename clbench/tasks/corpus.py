@@ -10,9 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from clbench.core.errors import DataError
+from clbench.core.errors import DataError, named
 from clbench.core.files import digest, user_path
-from clbench.core.options import named
 from clbench.core.seeds import numpy_stream
 from clbench.tasks.spec import SUFFIXES
 from clbench.tasks.synthetic import SIZES, TEXTS, unlabelled

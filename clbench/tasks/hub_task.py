@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clbench.core.errors import DataError, join_names
+from clbench.core.errors import DataError, join_names, named
 from clbench.core.files import digest, read_file
-from clbench.core.options import named
 from clbench.tasks.spec import SPLITS, HubTaskSpec
 from clbench.tasks.tables import Table, TableTask, check_columns
 from clbench.tasks.task import Task, TaskSource

@@ -11,8 +11,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from clbench.core.errors import DataError
-from clbench.core.options import named
+from clbench.core.errors import DataError, named
 from clbench.core.seeds import numpy_stream
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.template import Template

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from clbench.core.errors import SettingsError
-from clbench.core.options import named
+from clbench.core.errors import SettingsError, named
 
 
 def resolve_device(name: str = "auto") -> torch.device:

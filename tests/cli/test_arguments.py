@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, get_args
 import pytest
 
 from clbench.cli.arguments import Only, command, words
-from clbench.core.errors import SettingsError
-from clbench.core.options import Option, dashed, options_of
+from clbench.core.errors import SettingsError, dashed
+from clbench.core.options import Option, options_of
 from clbench.runner.resources import Resources
 from clbench.suite.options import RunOptions
 

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import pytest
 
-from clbench.core.options import Option, command_line, dashed, named, options_of, takes
+from clbench.core.errors import command_line, dashed, named
+from clbench.core.options import Option, options_of, takes
 
 
 @dataclass(frozen=True, kw_only=True)

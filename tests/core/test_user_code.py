@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from clbench.core.errors import DataError, PluginError
-from clbench.core.user_code import GlobalState, error_text, explain, user_code
+from clbench.core.errors import DataError, PluginError, error_text, explain
+from clbench.core.user_code import GlobalState, user_code
 
 CHANGES: dict[str, Callable[[], object]] = {
     "torch's default type": lambda: torch.set_default_dtype(torch.float64),

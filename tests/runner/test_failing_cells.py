@@ -8,7 +8,7 @@ import pytest
 from helpers.workspace import Steps, Workspace
 
 import clbench
-from clbench.core.user_code import explain
+from clbench.core.errors import explain
 
 HOOKS = [
     "acts_in",
