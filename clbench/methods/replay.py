@@ -1,20 +1,15 @@
-"""Replay: mix rows of earlier tasks, or pretraining-like text, into every stage."""
+"""Methods that keep rows of earlier tasks: replay, A-GEM, DER++, and joint training on all rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from clbench.core.seeds import torch_stream
-from clbench.fisher.language import LanguageTask, shuffled
-from clbench.fisher.losses import masked_lm, next_tokens
 from clbench.methods.base import Method, Phase
-from clbench.models.classifier import TaskModel
-from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch, TaskData
 from clbench.training.stage import Context, Stage
@@ -285,139 +280,3 @@ class Multitask(Method):
         tasks = self.training_data(stage)
         lengths = [stage.protocol.stage_length(task.name, len(task.rows))[0] for task in tasks]
         return [Phase(steps=sum(lengths))]
-
-
-Texts = dict[str, Tensor]
-
-
-class GenericReplay(Method):
-    """Train on about one text of a general corpus for every hundred rows of the task.
-
-    Of all that a stage trains on, the share `share` are texts of the suite's `corpus`, with the
-    model's pretraining loss (Bethune et al. 2025, arXiv 2502.06042: 1 % prevents forgetting the
-    pretraining; Zhang et al. 2025, arXiv 2508.04676: a small fixed set of texts serves a whole
-    sequence). The papers train causal models by one loss throughout; here a text adds the masked-LM
-    loss over its predicted tokens (for decoders, the next-token loss) and weighs as much as a row.
-
-    The language-model head stays as pretrained, its output table included. If the checkpoint has
-    none, one is fitted to the same texts with the encoder frozen, and the result notes it. With
-    trimmed embeddings, tokens that no task uses keep their pretrained embedding.
-
-    Attributes
-    ----------
-    share
-        Share of texts among rows and texts. A stage trains on one text at least.
-    weight
-        Weight of a text relative to a row.
-    texts
-        Largest number of texts, drawn once for all stages.
-    text_length
-        Tokens after which a text is cut.
-    masking
-        ``bert``, ``mask`` or ``any-position``; see `clbench.fisher.mask_tokens`.
-    head_steps
-        Steps to fit a missing head.
-    """
-
-    name: ClassVar[str] = "generic-replay"
-    runs_in_trainer: ClassVar[bool] = True
-    needs_decoder: ClassVar[bool] = True
-    share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
-    weight: Annotated[float, Field(gt=0.0, le=1e3)] = 1.0
-    texts: Annotated[int, Field(ge=1)] = 1000
-    text_length: Annotated[int, Field(ge=4)] = 128
-    masking: Literal["bert", "mask", "any-position"] = "bert"
-    head_steps: Annotated[int, Field(ge=1)] = 300
-
-    def setup(self, context: Context) -> None:
-        """Read the texts, and put the backbone into the language model; fit a missing head."""
-        protocol, device, seed = context.protocol, context.device, context.protocol.data_seed
-        self._task = LanguageTask(
-            context.model_name,
-            context.revision,
-            seed=seed,
-            length=self.text_length,
-            masking=self.masking,
-        )
-        self._corpus = read_corpus(protocol.corpus, self.texts, seed)
-        note = f"generic-replay: {len(self._corpus)} texts of {corpus_name(protocol.corpus)}."
-        head_loss = self._task.fit_head(
-            lambda: self._pass(
-                torch_stream("head-order", seed), torch_stream("head-masks", seed), size=16
-            ),
-            {
-                "corpus": corpus_identity(protocol.corpus),
-                "settings": [self.texts, self._task.length, self.masking, self.head_steps, seed],
-            },
-            steps=self.head_steps,
-            device=device,
-            precision=context.precision,
-        )
-        if head_loss is not None:
-            note += (
-                " The checkpoint has no language-model head: one was fitted in "
-                f"{self.head_steps} steps, encoder frozen "
-                f"(loss {head_loss[0]:.2f} to {head_loss[1]:.2f})."
-            )
-        context.note(note)
-        model: Any = self._task.language.model.to(device, context.model.backbone.dtype)
-        self._table = model.get_input_embeddings().weight.detach()
-        self._rows = table_rows(context.model, len(self._table))
-        self._language = model.requires_grad_(False).eval()
-        if protocol.is_language_model:
-            self._language = context.model.backbone  # which is the language model, head included
-            del self._task.language
-        else:
-            setattr(model, model.base_model_prefix, context.model.backbone)
-
-    def before_stage(self, stage: Stage) -> None:
-        """Start the stage's stream of texts."""
-        rows = stage.protocol.batch_of(stage.name)
-        self._rate = rows * self.share / (1.0 - self.share)  # texts a step
-        self._stream = self._batches(stage, max(1, round(self._rate)))
-
-    def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """Return the loss of the batch, plus that of texts in the steps in which some are due."""
-        loss = stage.loss(batch)
-        size, step = max(1, round(self._rate)), stage.done_before + stage.step
-        before, due = (int(number * self._rate / size) for number in (step - 1, step))
-        if stage.part or (step and before == due):
-            return loss
-        texts = next(self._stream)
-        text_loss = self.text_loss(stage, texts)
-        stage.sample("text_loss", text_loss)
-        return loss + self.weight * len(texts["input_ids"]) / len(batch) * text_loss
-
-    def text_loss(self, stage: Stage, texts: Texts) -> Tensor:
-        """Return the mean language-model loss of a batch of texts, a scalar."""
-        texts = {name: value.to(stage.device) for name, value in texts.items()}
-        rows = self._rows[texts["input_ids"]]
-        pretrained = nn.functional.embedding(texts["input_ids"], self._table)
-        inputs = {
-            "inputs_embeds": torch.where(
-                rows[..., None] >= 0, stage.model.embed(rows.clamp(min=0)), pretrained
-            ),
-            "attention_mask": texts["attention_mask"],
-            "labels": texts["labels"] if "labels" in texts else next_tokens(texts),
-        }
-        with stage.precision.autocast():
-            value: Tensor = masked_lm(self._language, inputs).mean_loss()
-        return value
-
-    def _batches(self, stage: Stage, size: int) -> Iterator[Texts]:
-        """Yield batches of `size` texts without end, each pass in a new order."""
-        while True:
-            yield from self._pass(stage.rng("texts"), stage.rng("masks"), size=size)
-
-    def _pass(self, order: Generator, masks: Generator, *, size: int) -> Iterator[Texts]:
-        """Return one pass over the texts in random order, in batches of `size`."""
-        return self._task.batches(shuffled(self._corpus, order), masks, size)
-
-
-def table_rows(model: TaskModel, tokens: int) -> Tensor:
-    """Return the row of each of `tokens` tokens in the model's embedding table, -1 for none."""
-    if model.vocabulary is None:
-        return torch.arange(tokens, device=model.backbone.device)
-    rows = torch.full((tokens,), -1, device=model.vocabulary.device)
-    rows[model.vocabulary] = torch.arange(len(model.vocabulary), device=rows.device)
-    return rows

@@ -14,7 +14,7 @@ from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
 from clbench.methods.base import Vanilla
-from clbench.methods.replay import GenericReplay, table_rows
+from clbench.methods.generic_replay import GenericReplay, table_rows
 from clbench.models.classifier import build_classifier
 
 LINES = [
