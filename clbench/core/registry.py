@@ -13,15 +13,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_origin, get_t
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from clbench.core.errors import (
-    PluginError,
-    SettingsError,
-    UnknownNameError,
-    describe_errors,
-    did_you_mean,
-    error_text,
-    format_value,
-)
+from clbench.core import errors
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -80,13 +72,13 @@ class Registry(Generic[T]):
         """
         existing = self._entries.get(name)
         if existing is not None and not replace and _where(existing) != _where(entry):
-            raise PluginError(
+            raise errors.PluginError(
                 f"{self.kind} {name!r} is registered twice: by {_where(existing)} and by "
                 f"{_where(entry)}. Rename one, or uninstall its package."
             )
         error = self._check(name, entry) if self._check and not isinstance(entry, str) else None
         if error:
-            raise PluginError(f"{self.kind} {name!r} ({_where(entry)}): {error}")
+            raise errors.PluginError(f"{self.kind} {name!r} ({_where(entry)}): {error}")
         self._entries[name] = entry
 
     def register(self, name: str) -> Callable[[D], D]:
@@ -96,8 +88,8 @@ class Registry(Generic[T]):
         parentheses.
         """
         if not is_name(name):
-            raise PluginError(
-                f"the name of a {self.kind} must be {NAME}, got {format_value(name)}. "
+            raise errors.PluginError(
+                f"the name of a {self.kind} must be {NAME}, got {errors.format_value(name)}. "
                 f"Write @clbench.{self.kind}('name')."
             )
 
@@ -124,8 +116,10 @@ class Registry(Generic[T]):
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                text = f"{type(error).__name__}: {error_text(error)}"
-                raise PluginError(f"{self.kind} {entry!r} cannot be imported: {text}") from error
+                text = f"{type(error).__name__}: {errors.error_text(error)}"
+                raise errors.PluginError(
+                    f"{self.kind} {entry!r} cannot be imported: {text}"
+                ) from error
             self.add(name, loaded, replace=True)
             return loaded
         return entry
@@ -136,8 +130,8 @@ class Registry(Generic[T]):
 
     def _entry(self, name: str) -> T | str:
         if name not in self:
-            hint = did_you_mean(name, self._entries, f"clbench list {self.kind}s")
-            raise UnknownNameError(f"Unknown {self.kind} {name!r}.{hint}")
+            hint = errors.did_you_mean(name, self._entries, f"clbench list {self.kind}s")
+            raise errors.UnknownNameError(f"Unknown {self.kind} {name!r}.{hint}")
         return self._entries[name]
 
     def _read_entry_points(self) -> None:
@@ -193,9 +187,9 @@ class Configured:
         try:
             checked = model(**settings)
         except ValidationError as error:
-            texts = describe_errors(error, settings, model=model)
+            texts = errors.describe_errors(error, settings, model=model)
             label = self.name or type(self).__name__
-            raise SettingsError(f"{self.kind} {label!r}: {'; '.join(texts)}") from error
+            raise errors.SettingsError(f"{self.kind} {label!r}: {'; '.join(texts)}") from error
         for key in model.model_fields:
             setattr(self, key, getattr(checked, key))
 
@@ -237,7 +231,7 @@ def _declared(base: type) -> dict[str, Any]:
         annotations = inspect.get_annotations(base)
         hints = get_type_hints(base, include_extras=True) if annotations else {}
     except NameError as error:
-        raise SettingsError(
+        raise errors.SettingsError(
             f"{base.__qualname__}: the type of a setting cannot be resolved: {error}"
         ) from error
     return {

@@ -21,7 +21,12 @@ from clbench.hf.host import Fisher, HostedStage
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.tasks.corpus import resolve_corpus
-from clbench.training.method import checked_groups, checked_loss, checked_optimizer, checked_penalty
+from clbench.training.hook_checks import (
+    checked_groups,
+    checked_loss,
+    checked_optimizer,
+    checked_penalty,
+)
 
 
 def protect(

@@ -11,21 +11,11 @@ import pandas as pd
 
 from clbench.core.errors import RunFolderError, join_names
 from clbench.figures.curves import ANNEALING
+from clbench.results import score_tables
 from clbench.results.cell import CellResult, StageRecord, summarizer, without_extra_points
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.published import compare_published
-from clbench.results.score_tables import (
-    MARKS,
-    failures,
-    has_value,
-    marks,
-    overall_frame,
-    score_rows,
-    scores_frame,
-    summary,
-    visible_scores,
-)
 from clbench.results.statistics import ALPHA, summarise
 from clbench.results.store import Cells, Store
 from clbench.suite.schema import FEWEST, Question
@@ -75,7 +65,7 @@ class Content:
             "methods": self.tables["means"]["method"].nunique(),
             "seeds": frame["seed"].nunique(),
             "models": list(dict.fromkeys(frame["model"])),
-            "failures": failures(self.cells),
+            "failures": score_tables.failures(self.cells),
             "compared": int((comparisons["primary"] & (comparisons["pairs"] >= FEWEST)).sum()),
             "averaged": [
                 name
@@ -91,7 +81,7 @@ class Content:
         }
         rows = self.rows("means")
         for row in rows:
-            row["marks"] = marks(flag for flag in MARKS if row[flag])
+            row["marks"] = score_tables.marks(flag for flag in score_tables.MARKS if row[flag])
             row["answers"] = [
                 answers.get((row["scenario"], row["method"], score), dict.fromkeys(FIELDS))
                 for score in self.question.scores
@@ -100,12 +90,16 @@ class Content:
 
     def scores(self) -> list[Score]:
         """Return the scores that the table of scores shows."""
-        return visible_scores(self.rows("means"), page=True)
+        return score_tables.visible_scores(self.rows("means"), page=True)
 
     def costs(self) -> dict[str, tuple[str, str]]:
         """Return the costs that the table of scores shows, with title and meaning."""
         rows = self.rows("means")
-        return {name: cost for name, cost in COSTS.items() if has_value(rows, f"{name}_mean")}
+        return {
+            name: cost
+            for name, cost in COSTS.items()
+            if score_tables.has_value(rows, f"{name}_mean")
+        }
 
     def cards(self) -> list[dict[str, Any]]:
         """Return a card for each scenario and method, with the row of each of its scores."""
@@ -148,10 +142,10 @@ def gather(
     main = without_extra_points(cells)
     published = [compare_published(name, cells) for name in dict.fromkeys(suites)]
     tables = {
-        "scores": scores_frame(cells, question.reference),
-        "means": summary(scores_frame(main, question.reference)),
+        "scores": score_tables.scores_frame(cells, question.reference),
+        "means": score_tables.summary(score_tables.scores_frame(main, question.reference)),
         "comparisons": comparisons_frame(main, question, alpha),
-        "overall": overall_frame(main, question.reference, question.scores),
+        "overall": score_tables.overall_frame(main, question.reference, question.scores),
         "controls": controls_frame(main, question, alpha),
         "floors": floors_frame(main),
         "fronts": fronts_frame(cells, question.reference, alpha),
@@ -192,7 +186,7 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     three seeds.
     """
     values: dict[tuple[str, str, str], list[float]] = {}
-    for row in score_rows(cells):
+    for row in score_tables.score_rows(cells):
         if row.get("divergence") is None:  # a cell whose model was not measured
             continue
         for score in card_scores():

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from clbench.results import statistics
 from clbench.results.cell import (
     CellResult,
     correct_after,
@@ -17,14 +18,6 @@ from clbench.results.cell import (
     without_extra_points,
 )
 from clbench.results.score_tables import score_rows
-from clbench.results.statistics import (
-    ALPHA,
-    Differences,
-    Floats,
-    compare,
-    crossed_interval,
-    summarise,
-)
 from clbench.suite.schema import FEWEST, MEAN, Question
 from clbench.suite.scores import SCORE, SCORES
 
@@ -44,7 +37,7 @@ BySeed = dict[str, dict[int, float]]  # by baseline and seed
 
 
 def comparisons_frame(
-    cells: Sequence[CellResult], question: Question, alpha: float = ALPHA
+    cells: Sequence[CellResult], question: Question, alpha: float = statistics.ALPHA
 ) -> pd.DataFrame:
     """Return summaries of all methods, and their differences from the reference.
 
@@ -92,8 +85,8 @@ def comparisons_frame(
         for group, samples in groups.items()
     }
     lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
-    primary = compare(asked, alpha=alpha, margin=question.margin, lower_is_better=lower)
-    others = compare(groups, family=1, lower_is_better=lower)
+    primary = statistics.compare(asked, alpha=alpha, margin=question.margin, lower_is_better=lower)
+    others = statistics.compare(groups, family=1, lower_is_better=lower)
     by_seed: dict[tuple[str, str], dict[int, CellResult]] = {}
     for cell in cells:
         if cell.status == "ok":
@@ -104,7 +97,7 @@ def comparisons_frame(
         scenario, score = group
         for method, seeds in by_baseline.items():
             row: dict[str, Any] = {"scenario": scenario, "shift": shifts[scenario], "score": score}
-            summary = summarise(list(seeds.values()), steps[scenario].get(score, 0.0))
+            summary = statistics.summarise(list(seeds.values()), steps[scenario].get(score, 0.0))
             row |= {"method": method, **asdict(summary)}
             row["primary"] = is_primary = method in asked[group]
             ours, theirs = (
@@ -172,11 +165,11 @@ def _means_over_scenarios(
 
 def differences(
     by_baseline: Mapping[str, Mapping[int, float]], reference: str, step: float
-) -> dict[str, Differences]:
+) -> dict[str, statistics.Differences]:
     """Return the differences of all methods from the reference, on the seeds that both have."""
     theirs = by_baseline.get(reference, {})
     return {
-        name: Differences(
+        name: statistics.Differences(
             tuple(seeds[seed] - theirs[seed] for seed in sorted(seeds.keys() & theirs)), step
         )
         for name, seeds in by_baseline.items()
@@ -197,7 +190,7 @@ def row_flips(cell: CellResult) -> tuple[int, int, int] | None:
 
 def row_differences(
     method: Mapping[int, CellResult], other: Mapping[int, CellResult], task: int
-) -> Floats | None:
+) -> statistics.Floats | None:
     """Return by how much two methods differ on each row of a task after the last stage.
 
     Parameters
@@ -232,7 +225,7 @@ def _rows(
     table = None if task is None else row_differences(method, reference, task)
     if table is None:
         return {}
-    low, high = crossed_interval(table, step=1.0 / table.shape[1])
+    low, high = statistics.crossed_interval(table, step=1.0 / table.shape[1])
     return {
         "rows": table.shape[1],
         "rows_difference": float(table.mean()),
@@ -267,7 +260,7 @@ def _judgement(pairs: int, is_primary: bool, verdict: str) -> dict[str, str | No
 def controls_frame(
     cells: Sequence[CellResult],
     question: Question = Question(),  # noqa: B008 - immutable
-    alpha: float = ALPHA,
+    alpha: float = statistics.ALPHA,
 ) -> pd.DataFrame:
     """Compare the methods of each scenario with its controls in the sum of the question's scores.
 
@@ -309,7 +302,7 @@ def controls_frame(
         if (total := _total(row, scores[row["scenario"]])) is not None:
             by_baseline = totals.setdefault(row["scenario"], {})
             by_baseline.setdefault(row["method"], {})[row["seed"]] = total
-    groups: dict[tuple[str, str], dict[str, Differences]] = {}
+    groups: dict[tuple[str, str], dict[str, statistics.Differences]] = {}
     times: dict[tuple[str, str], float] = {}
     for scenario, by_baseline in totals.items():
         some = [cell for cell in cells if cell.scenario == scenario]
@@ -331,7 +324,7 @@ def controls_frame(
         for method, sample in samples.items()
         if len(sample.values) >= FEWEST
     }
-    comparisons = compare(groups, alpha=alpha, family=max(1, len(claims)))
+    comparisons = statistics.compare(groups, alpha=alpha, family=max(1, len(claims)))
     rows: list[dict[str, Any]] = []
     for (scenario, control), samples in groups.items():
         for method in samples:

@@ -9,27 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+import pydantic
 
-from clbench.core.errors import (
-    SettingsError,
-    SuiteError,
-    UnknownNameError,
-    did_you_mean,
-    named,
-    quote_key,
-    raise_errors,
-)
+from clbench.core import errors
 from clbench.core.files import user_path
 from clbench.core.registry import Amount, Count, check_name
 from clbench.methods.base import METHODS, Method
@@ -47,16 +29,16 @@ RATES = {"lr", "lr_multiple"}
 """Settings of the flat rate, which every method has."""
 
 
-class Range(BaseModel):
+class Range(pydantic.BaseModel):
     """Values between two ends, both included; whole numbers if both ends are."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     low: int | float
     high: int | float
     scale: Literal["log", "linear"] = "log"
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _ordered(self) -> Self:
         if not self.low < self.high or (self.scale == "log" and self.low <= 0):
             raise ValueError("low must be below high, and above 0 on a log scale")
@@ -110,15 +92,18 @@ def _listed(choices: Any) -> Any:
     return choices
 
 
-Choices = Annotated[list[Any], BeforeValidator(_listed), AfterValidator(_distinct)]
+Choices = Annotated[
+    list[Any], pydantic.BeforeValidator(_listed), pydantic.AfterValidator(_distinct)
+]
 Axis = Annotated[
-    Annotated[Range, Tag("range")] | Annotated[Choices, Tag("choices")], Discriminator(_kind)
+    Annotated[Range, pydantic.Tag("range")] | Annotated[Choices, pydantic.Tag("choices")],
+    pydantic.Discriminator(_kind),
 ]
 Sweep = dict[str, Axis]
 """Ranges or choices by setting; the first is the dial that trades old against new tasks."""
 
 
-class Cost(BaseModel):
+class Cost(pydantic.BaseModel):
     """Cost of the search for a baseline's settings; reported with every cell that uses them.
 
     Counts all `trials`, their `epochs` over the rows of a task, and their `seconds` of training and
@@ -126,9 +111,9 @@ class Cost(BaseModel):
     `seeds` are those of the trials: results on them are too good by chance.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    trials: Annotated[Count, Field(ge=1)]
+    trials: Annotated[Count, pydantic.Field(ge=1)]
     epochs: Amount
     seconds: Amount
     seeds: tuple[Count, ...] = ()
@@ -200,10 +185,10 @@ class Baseline:
         return "\n".join(lines) + "\n"
 
 
-class BaselineFile(BaseModel):
+class BaselineFile(pydantic.BaseModel):
     """A baseline file; the attributes are those of `Baseline`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     name: str
     method: Name
@@ -213,7 +198,7 @@ class BaselineFile(BaseModel):
     cost: Cost | None = None
     sweep: Sweep = {}
 
-    @field_validator("name")
+    @pydantic.field_validator("name")
     @classmethod
     def _usable(cls, name: str) -> str:
         if re.fullmatch(r"reference\d+", name):
@@ -250,17 +235,17 @@ def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
     if text in files:
         baseline = _read_file(files[text])
         if text in METHODS and baseline.method != text:
-            raise SuiteError(
+            raise errors.SuiteError(
                 f"method {text!r} is both the baseline {files[text]} and a method registered "
                 f"by {METHODS.where(text)}. Register the method under another name."
             )
         return baseline
     if text in METHODS:
         return Baseline(text, text, digest=_digest(text))
-    raise UnknownNameError(
-        f"Unknown baseline or method {text!r}.{did_you_mean(text, {*files, *METHODS}, LIST)} "
-        f"For a method of your own, add {named('plugins', 'FILE')}, or give module:Class or a "
-        "baseline file."
+    hint = errors.did_you_mean(text, {*files, *METHODS}, LIST)
+    raise errors.UnknownNameError(
+        f"Unknown baseline or method {text!r}.{hint} For a method of your own, add "
+        f"{errors.named('plugins', 'FILE')}, or give module:Class or a baseline file."
     )
 
 
@@ -269,13 +254,15 @@ def read_variant(name: str, table: VariantTable, suite: Path) -> Baseline:
 
     Raises the errors of `read_baseline` for `of`, and an UnknownNameError if the name is taken.
     """
-    location = f"[baseline.{quote_key(name)}]"
+    location = f"[baseline.{errors.quote_key(name)}]"
     if name in packaged_files("baselines") or name in METHODS:
-        raise UnknownNameError(f"{location}: {name!r} is already a baseline or method. Rename it.")
+        raise errors.UnknownNameError(
+            f"{location}: {name!r} is already a baseline or method. Rename it."
+        )
     try:
         original = read_baseline(table.of, base=suite.parent)
-    except UnknownNameError as error:
-        raise UnknownNameError(
+    except errors.UnknownNameError as error:
+        raise errors.UnknownNameError(
             f"{location} of: {error} A variant cannot be based on another variant."
         ) from error
     changed = variant(original, name, table.settings)
@@ -293,19 +280,20 @@ def read_variant(name: str, table: VariantTable, suite: Path) -> Baseline:
 def _read_file(path: Path) -> Baseline:
 
     file = check_file(path, {"name": path.stem, **read_toml(path)}, BaselineFile)
-    errors = [
-        f"[sources] {quote_key(key)}: is not in [settings].{did_you_mean(key, file.settings)}"
+    problems = [
+        f"[sources] {errors.quote_key(key)}: is not in [settings]."
+        f"{errors.did_you_mean(key, file.settings)}"
         for key in file.sources
         if key not in file.settings
     ]
     is_known = CLASS.fullmatch(file.method) or file.method in METHODS
     digest = _digest(file.method) if is_known else None  # registers a module:Class
     baseline = Baseline(**dict(file), path=path, digest=digest)
-    errors += _sweep_errors(baseline) if file.method in METHODS else []
+    problems += _sweep_errors(baseline) if file.method in METHODS else []
     if not is_known:
-        hint = did_you_mean(file.method, METHODS, LIST)
-        errors.append(f"method: there is no method {file.method!r}.{hint}")
-    raise_errors(path, errors)
+        hint = errors.did_you_mean(file.method, METHODS, LIST)
+        problems.append(f"method: there is no method {file.method!r}.{hint}")
+    errors.raise_errors(path, problems)
     return baseline
 
 
@@ -313,17 +301,17 @@ def _sweep_errors(baseline: Baseline) -> list[str]:
     """Return what is wrong with the ends and choices of a sweep, or nothing."""
     try:
         baseline.build()
-    except SettingsError:  # a package is missing, or the settings are wrong: an error of the run
+    except errors.SettingsError:  # wrong settings or a missing package: an error of the run
         return []
-    errors = []
+    problems = []
     for key, axis in baseline.sweep.items():
         for value in (axis.low, axis.high) if isinstance(axis, Range) else axis:
             try:
                 baseline.build(**{key: value})
-            except SettingsError as error:
-                errors.append(f"[sweep] {quote_key(key)} {_toml(value)}: {error}")
+            except errors.SettingsError as error:
+                problems.append(f"[sweep] {errors.quote_key(key)} {_toml(value)}: {error}")
                 break
-    return errors
+    return problems
 
 
 def _toml(value: Any) -> str:
@@ -348,7 +336,7 @@ def axes(baseline: Baseline, *, keep_rate: bool = False) -> Sweep:
     """
     sweep = dict(baseline.sweep)
     if not sweep.keys() & RATES:
-        with suppress(SettingsError):
+        with suppress(errors.SettingsError):
             baseline.build(lr_multiple=LR_MULTIPLES[0])
             sweep["lr_multiple"] = LR_MULTIPLES
     return {key: axis for key, axis in sweep.items() if not (keep_rate and key in RATES)}

@@ -9,14 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from clbench.core.errors import (
-    SuiteError,
-    UnknownNameError,
-    display_path,
-    join_names,
-    named,
-    raise_errors,
-)
+from clbench.core import errors
 from clbench.core.files import user_path
 from clbench.models.locate import model_identity
 from clbench.shifts.base import SHIFTS
@@ -169,10 +162,10 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     data = options.data_folder()
     protocol = options.override(suite)
     scenarios = options.choose_scenarios(suite)
-    errors = unknown_names(suite, scenarios)
-    baselines = _baselines(suite, options, errors)
+    problems = unknown_names(suite, scenarios)
+    baselines = _baselines(suite, options, problems)
     references = suite.file.references if options.references is None else options.references
-    raise_errors(suite.path, errors)
+    errors.raise_errors(suite.path, problems)
     _check_scores(suite, protocol, references)
     _check_question(suite, options, baselines, scenarios)
     if references:
@@ -209,7 +202,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     return Plan(
         suite=suite,
         cells=tuple(cells),
-        out=user_path(options.out or Path("results") / suite.name, named("out")),
+        out=user_path(options.out or Path("results") / suite.name, errors.named("out")),
         data=data,
         device=options.device,
         plugins=plugins,
@@ -231,15 +224,15 @@ def _check_question(
         "methods": (question.methods, names),
         "scenarios": (question.scenarios, [scenario.name for scenario in scenarios]),
     }
-    errors = [
-        f"{key}: {pattern!r} matches none of {join_names(known)}"
+    problems = [
+        f"{key}: {pattern!r} matches none of {errors.join_names(known)}"
         for key, (given, known) in patterns.items()
         for pattern in given
         if is_whole and not any(fnmatchcase(name, pattern) for name in known)
     ]
     if options.methods is None and question.reference not in {"vanilla", *names}:
         reference = repr(question.reference)
-        errors.append(f"reference: {reference} is none of the methods {join_names(names)}")
+        problems.append(f"reference: {reference} is none of the methods {errors.join_names(names)}")
     asked = question.reference in names and any(
         question.depends_on(scenario.name, score, name)
         for scenario in scenarios
@@ -247,10 +240,10 @@ def _check_question(
         for name in names
     )
     is_needed = options.looks or (is_whole and "question" in suite.file.model_fields_set)
-    if is_needed and not asked and not errors:
-        methods = join_names(names)
-        errors.append(f"compares no method with {question.reference!r}. Methods: {methods}")
-    raise_errors(suite.path, [f"[question] {error}" for error in errors])
+    if is_needed and not asked and not problems:
+        methods = errors.join_names(names)
+        problems.append(f"compares no method with {question.reference!r}. Methods: {methods}")
+    errors.raise_errors(suite.path, [f"[question] {error}" for error in problems])
 
 
 def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> None:
@@ -258,8 +251,8 @@ def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> N
     for name in suite.file.asked.scores:
         for need in SCORE[name].needs:
             if not need.is_met(protocol, references):
-                raise SuiteError(
-                    f"{display_path(suite.path)}: [question] scores: this run will not have "
+                raise errors.SuiteError(
+                    f"{errors.display_path(suite.path)}: [question] scores: this run will not have "
                     f"{name!r}. {need.remedy}"
                 )
 
@@ -293,8 +286,8 @@ def validate(plan: Plan, cells: Iterable[Cell]) -> None:
     check_methods(once(cell.baseline for cell in cells), plan.protocol)
 
 
-def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Baseline]:
-    """Return the baselines; unknown names in the suite file are appended to `errors`."""
+def _baselines(suite: Suite, options: RunOptions, problems: list[str]) -> list[Baseline]:
+    """Return the baselines; unknown names in the suite file are appended to `problems`."""
     base = suite.base if options.methods is None else None
     baselines: list[Baseline] = []
     for number, method in enumerate(options.methods or suite.file.methods, 1):
@@ -305,25 +298,31 @@ def _baselines(suite: Suite, options: RunOptions, errors: list[str]) -> list[Bas
                 baselines.append(read_variant(method, suite.file.baseline[method], suite.path))
             else:
                 baselines.append(read_baseline(method, base=base))
-        except UnknownNameError as error:
+        except errors.UnknownNameError as error:
             if options.methods is not None:
                 raise
-            errors.append(f"methods item {number}: {error}")
-            if len(errors) >= MOST_UNKNOWN and number < len(suite.file.methods):
-                errors.append(f"methods: the names after item {number} are not checked yet")
+            problems.append(f"methods item {number}: {error}")
+            if len(problems) >= MOST_UNKNOWN and number < len(suite.file.methods):
+                problems.append(f"methods: the names after item {number} are not checked yet")
                 break
     if options.sweep is not None:
         baselines = [point for b in baselines for point in dial_points(b, options.sweep)]
     where = (
-        named("methods") if options.methods is not None else f"{display_path(suite.path)}, methods"
+        errors.named("methods")
+        if options.methods is not None
+        else f"{errors.display_path(suite.path)}, methods"
     )
     by_name: dict[str, Baseline] = {}
     for baseline in baselines:
         if (other := by_name.setdefault(baseline.name, baseline)) is not baseline:
-            sources = [display_path(b.path) if b.path else b.method for b in (other, baseline)]
+            sources = [
+                errors.display_path(b.path) if b.path else b.method for b in (other, baseline)
+            ]
             if len(set(sources)) == 1:
-                raise UnknownNameError(f"{where}: {baseline.name!r} is given twice. Remove one.")
-            raise UnknownNameError(
+                raise errors.UnknownNameError(
+                    f"{where}: {baseline.name!r} is given twice. Remove one."
+                )
+            raise errors.UnknownNameError(
                 f"{where}: two baselines are called {baseline.name!r}: {' and '.join(sources)}. "
                 "Remove one, or copy a file under another name."
             )
@@ -350,8 +349,8 @@ def _recipes(
                 try:
                     content = (base / value).read_bytes()
                 except OSError as error:
-                    path = display_path(base / value)
-                    raise SuiteError(f"{path}: cannot be read: {error.strerror}.") from error
+                    path = errors.display_path(base / value)
+                    raise errors.SuiteError(f"{path}: cannot be read: {error.strerror}.") from error
                 yield key, hashlib.blake2b(content, digest_size=16).hexdigest()
 
     def recipe(scenario: ScenarioSpec, protocol: Protocol) -> dict[str, Any]:

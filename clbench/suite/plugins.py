@@ -16,13 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from clbench.core.errors import (
-    ClbenchError,
-    PluginError,
-    describe_missing,
-    display_path,
-    error_text,
-)
+from clbench.core import errors
 from clbench.core.files import read_file, user_path
 from clbench.core.registry import Registry
 from clbench.core.user_code import WARNINGS, GlobalState
@@ -71,13 +65,13 @@ def load_plugin(path: str | Path) -> Plugin:
     file = link.resolve()
     if file.is_dir() or file.suffix != ".py":
         problem = "is a folder" if file.is_dir() else "is not a .py file"
-        raise PluginError(f"plug-in {path}: {problem}. Give a .py file.")
+        raise errors.PluginError(f"plug-in {path}: {problem}. Give a .py file.")
     try:
         content = read_file(file)
     except FileNotFoundError:
-        raise PluginError(f"plug-in {path}: {describe_missing(link)}.") from None
+        raise errors.PluginError(f"plug-in {path}: {errors.describe_missing(link)}.") from None
     except OSError as error:
-        raise PluginError(f"plug-in {path}: cannot be read: {error.strerror}.") from error
+        raise errors.PluginError(f"plug-in {path}: cannot be read: {error.strerror}.") from error
     digest = _digest(content)
     stem = re.sub(r"[^0-9A-Za-z]", "_", file.stem)
     name = f"clbench_plugin_{stem}_{_digest(str(file).encode())[:8]}"
@@ -86,8 +80,8 @@ def load_plugin(path: str | Path) -> Plugin:
     registers: dict[str, list[str]] = sys.modules[name].__dict__["__clbench_registers__"]
     if not registers:
         kinds = ", ".join(registry.kind for registry in registries())
-        raise PluginError(
-            f"plug-in {display_path(file)}: registers nothing. Register one of {kinds}, for "
+        raise errors.PluginError(
+            f"plug-in {errors.display_path(file)}: registers nothing. Register one of {kinds}, for "
             "instance by decorating a class with @clbench.method('name')."
         )
     return Plugin(file, name, digest, registers)
@@ -112,7 +106,7 @@ def source_digest(reference: str) -> str | None:
     if loaded is not None and (module == "__main__" or file is None):
         return _text_digest(loaded, attribute)
     if file is None:
-        raise PluginError(f"{reference!r}: there is no module {module!r}. Is it installed?")
+        raise errors.PluginError(f"{reference!r}: there is no module {module!r}. Is it installed?")
     return _digest(Path(file).read_bytes())
 
 
@@ -135,10 +129,12 @@ def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
             sys.modules[name] = previous
         if isinstance(error, KeyboardInterrupt):
             raise
-        text = str(error.msg) if isinstance(error, SyntaxError) else error_text(error)
-        if not isinstance(error, ClbenchError):
+        text = str(error.msg) if isinstance(error, SyntaxError) else errors.error_text(error)
+        if not isinstance(error, errors.ClbenchError):
             text = f"{type(error).__name__}: {text}".removesuffix(": ")
-        raise PluginError(f"plug-in {display_path(file)}{_line(file, error)}: {text}") from error
+        raise errors.PluginError(
+            f"plug-in {errors.display_path(file)}{_line(file, error)}: {text}"
+        ) from error
     finally:
         state.restore()
     registers: dict[str, list[str]] = {}

@@ -11,18 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from clbench.core.errors import (
-    ClbenchError,
-    SuiteError,
-    UnknownNameError,
-    describe_errors,
-    describe_missing,
-    describe_path,
-    did_you_mean,
-    display_path,
-    join_names,
-    raise_errors,
-)
+from clbench.core import errors
 from clbench.core.files import read_file, user_path
 from clbench.suite.plugins import load_plugins
 from clbench.suite.schema import SuiteFile, derived_name
@@ -69,7 +58,7 @@ def packaged_files(kind: str, pattern: str = "*.toml") -> dict[str, Path]:
     for folder in (*inside, PACKAGE.parent / kind):
         if folder.is_dir():
             return {path.stem: path for path in sorted(folder.glob(pattern))}
-    raise ClbenchError(f"{PACKAGE} lacks its folder {kind}. Install clbench again.")
+    raise errors.ClbenchError(f"{PACKAGE} lacks its folder {kind}. Install clbench again.")
 
 
 def read_suite(name_or_path: str | Path, plugins: Iterable[str | Path] = ()) -> Suite:
@@ -95,7 +84,7 @@ def read_suite(name_or_path: str | Path, plugins: Iterable[str | Path] = ()) -> 
         data["scenario"] = [
             _scenario(_with_partition(one, path))
             for number, table in enumerate(data["scenario"], 1)
-            for one in _orders(table, f"{display_path(path)}: [[scenario]] {number} orders")
+            for one in _orders(table, f"{errors.display_path(path)}: [[scenario]] {number} orders")
         ]
     return Suite(path, check_file(path, data, SuiteFile, _duplicates(data)))
 
@@ -107,12 +96,15 @@ def _suite_path(name_or_path: str | Path) -> Path:
     suites = packaged_files("scenarios")
     if text in suites:
         return suites[text]
-    hint = did_you_mean(text, suites, "clbench list suites") + " Or give the path of a .toml file."
+    hint = (
+        errors.did_you_mean(text, suites, "clbench list suites")
+        + " Or give the path of a .toml file."
+    )
     if Path(f"{text}.toml").is_file():
         hint = f" For the file here write {text}.toml."
     elif text and path.exists():
         hint = f" For the file or folder write ./{text}."
-    raise UnknownNameError(f"Unknown suite {text!r}.{hint}")
+    raise errors.UnknownNameError(f"Unknown suite {text!r}.{hint}")
 
 
 def is_path(text: str) -> bool:
@@ -132,7 +124,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("its tables or lists are nested too deep") from None
     for location, value in _leaves(data):
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise ValueError(f"{describe_path(location, data)}: must fit into 64 bits")
+            raise ValueError(f"{errors.describe_path(location, data)}: must fit into 64 bits")
     return data
 
 
@@ -145,38 +137,40 @@ def read_toml(path: Path) -> dict[str, Any]:
         If the file is missing, a folder, unreadable, not UTF-8 or not TOML (names the line), or
         has a value that is infinite, NaN, a date or a time.
     """
-    file = display_path(path)
+    file = errors.display_path(path)
     folder = path if path.is_dir() else path.parent
     names = sorted(other.name for other in folder.glob("*.toml"))
     if path.is_dir():
-        hint = f"one of its files: {join_names(names)}" if names else "a .toml file"
-        raise SuiteError(f"{file}: is a folder. Give {hint}.")
+        hint = f"one of its files: {errors.join_names(names)}" if names else "a .toml file"
+        raise errors.SuiteError(f"{file}: is a folder. Give {hint}.")
     try:
         # Some editors begin files with a byte-order mark, which TOML does not allow.
         data = parse_toml(read_file(path).decode("utf-8-sig"))
     except FileNotFoundError:
-        hint = f" In that folder: {join_names(names)}." if names else ""
-        raise SuiteError(f"{file}: {describe_missing(path)}.{hint}") from None
+        hint = f" In that folder: {errors.join_names(names)}." if names else ""
+        raise errors.SuiteError(f"{file}: {errors.describe_missing(path)}.{hint}") from None
     except OSError as error:
-        raise SuiteError(f"{file}: cannot be read: {error.strerror}.") from error
+        raise errors.SuiteError(f"{file}: cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise SuiteError(f"{file}, line {line}: is not UTF-8. Save it as UTF-8.") from error
+        raise errors.SuiteError(f"{file}, line {line}: is not UTF-8. Save it as UTF-8.") from error
     except ValueError as error:
-        raise SuiteError(f"{file}: is not valid TOML: {str(error).partition(';')[0]}.") from error
-    errors = []
+        raise errors.SuiteError(
+            f"{file}: is not valid TOML: {str(error).partition(';')[0]}."
+        ) from error
+    problems = []
     for location, value in _leaves(data):
-        key = describe_path(location, data)
+        key = errors.describe_path(location, data)
         if isinstance(value, float) and not math.isfinite(value):
-            errors.append(f"{key}: must be a finite number, got {value}")
+            problems.append(f"{key}: must be a finite number, got {value}")
         elif not isinstance(value, str | int | float):
-            errors.append(f"{key}: must not be a date or time; put {value} in quotes")
-    raise_errors(path, errors)
+            problems.append(f"{key}: must not be a date or time; put {value} in quotes")
+    errors.raise_errors(path, problems)
     return data
 
 
 def check_file(
-    path: Path, data: dict[str, Any], model: type[File], errors: Iterable[str] = ()
+    path: Path, data: dict[str, Any], model: type[File], problems: Iterable[str] = ()
 ) -> File:
     """Return a file's contents as an instance of `model`.
 
@@ -187,9 +181,9 @@ def check_file(
         # for a number.
         file = model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        raise_errors(path, [*describe_errors(error, data, model=model), *errors])
+        errors.raise_errors(path, [*errors.describe_errors(error, data, model=model), *problems])
         raise
-    raise_errors(path, [*errors])
+    errors.raise_errors(path, [*problems])
     return file
 
 
@@ -225,7 +219,7 @@ def _orders(table: Any, where: str) -> list[Any]:
     elif equal := [pair for pair in combinations(orders, 2) if orders[pair[0]] == orders[pair[1]]]:
         problem = f"{equal[0][0]!r} and {equal[0][1]!r} are equal. Keep one of them."
     if problem:
-        raise SuiteError(f"{where}: {problem}")
+        raise errors.SuiteError(f"{where}: {problem}")
     rest = {key: value for key, value in table.items() if key != "orders"}
     name = rest.get("name") or rest.get("shift")
     return [
@@ -241,15 +235,15 @@ def _with_partition(table: Any, suite: Path) -> Any:
         return table
     packaged = packaged_files("scenarios/partitions")
     if "classes" in table:
-        raise_errors(suite, ["give either partition or classes, not both"])
+        errors.raise_errors(suite, ["give either partition or classes, not both"])
     if name not in packaged and not is_path(name):
-        hint = did_you_mean(name, packaged)
-        raise_errors(suite, [f"there is no partition {name!r}.{hint} Or give a .toml file."])
+        hint = errors.did_you_mean(name, packaged)
+        errors.raise_errors(suite, [f"there is no partition {name!r}.{hint} Or give a .toml file."])
     path = packaged.get(name) or user_path(name, "partition", suite.parent).resolve()
     classes = read_toml(path)
     if set(classes) == {"classes"} and isinstance(classes["classes"], dict):
         classes = classes["classes"]
-    raise_errors(
+    errors.raise_errors(
         path,
         [
             f'{step}: must be a list of class names, such as kitchen = ["recipe", "calories"]'
@@ -259,7 +253,7 @@ def _with_partition(table: Any, suite: Path) -> Any:
         ],
     )
     if len(classes) < 2:
-        raise_errors(path, ["must name the classes of two steps or more"])
+        errors.raise_errors(path, ["must name the classes of two steps or more"])
     return {**table, "classes": classes}
 
 
@@ -284,7 +278,7 @@ def _duplicates(data: dict[str, Any]) -> Iterator[str]:
             if not isinstance(value, str | int):
                 continue
             if (earlier := numbers.setdefault((type(value), value), number)) != number:
-                location = describe_path((key, number - 1), data)
+                location = errors.describe_path((key, number - 1), data)
                 remedy = "Remove one of them"
                 if key == "scenario":
                     remedy = "Give one of them another `name`"

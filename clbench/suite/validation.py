@@ -7,16 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from clbench.core.errors import (
-    ClbenchError,
-    SettingsError,
-    SuiteError,
-    describe_errors,
-    did_you_mean,
-    named,
-    quote_key,
-    raise_errors,
-)
+from clbench.core import errors
 from clbench.core.registry import Configured
 from clbench.core.user_code import user_code
 from clbench.methods.base import METHODS, at_rate
@@ -33,49 +24,53 @@ from clbench.training.protocol import BY_TASK, Protocol
 def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
     """Return an error for each task, metric or shift that does not exist."""
     own, protocol = suite.file.task, suite.file.protocol
-    plugin = f" For your own, add {named('plugins', 'FILE')}."
+    plugin = f" For your own, add {errors.named('plugins', 'FILE')}."
 
     def task_error(location: str, task: str) -> list[str]:
         if task in own or task in TASKS:
             return []
-        hint = did_you_mean(task, [*own, *TASKS], "clbench list tasks")
+        hint = errors.did_you_mean(task, [*own, *TASKS], "clbench list tasks")
         return [f"{location}: there is no task {task!r}.{hint}{plugin}"]
 
-    errors = [
-        f"[task.{quote_key(name)}]: a task {name!r} already exists. Rename yours."
+    problems = [
+        f"[task.{errors.quote_key(name)}]: a task {name!r} already exists. Rename yours."
         for name in own
         if name in TASKS
     ]
     for key in BY_TASK:
         for task in getattr(protocol, key):
             # A part of a task, such as glue/sst2[short], may have its own epochs or steps.
-            errors += task_error(f"[protocol] {key}.{quote_key(task)}", task.partition("[")[0])
+            problems += task_error(
+                f"[protocol] {key}.{errors.quote_key(task)}", task.partition("[")[0]
+            )
     for task, metric in protocol.task_metric.items():
         metrics = score_metrics(task.partition("[")[0], own) or list(METRICS)
         if metric not in metrics:
-            errors.append(
-                f"[protocol] task_metric.{quote_key(task)}: the task has no metric {metric!r}. "
-                f"Use {' or '.join(metrics)}."
+            problems.append(
+                f"[protocol] task_metric.{errors.quote_key(task)}: the task has no metric "
+                f"{metric!r}. Use {' or '.join(metrics)}."
             )
     for scenario in scenarios:
         location = _location(suite, scenario)
         if scenario.shift not in SHIFTS:
-            hint = did_you_mean(scenario.shift, SHIFTS, "clbench list shifts")
-            errors.append(f"{location} shift: there is no shift {scenario.shift!r}.{hint}{plugin}")
+            hint = errors.did_you_mean(scenario.shift, SHIFTS, "clbench list shifts")
+            problems.append(
+                f"{location} shift: there is no shift {scenario.shift!r}.{hint}{plugin}"
+            )
         for task in scenario.task_names:
             key = "task" if scenario.settings.get("task") == task else "tasks"
-            errors += task_error(f"{location} {key}", task)
-    return errors
+            problems += task_error(f"{location} {key}", task)
+    return problems
 
 
 def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
     """Construct each scenario's shift; raise one SuiteError with all errors in their settings."""
-    errors = []
+    problems = []
     for scenario in scenarios:
         shift = SHIFTS.get(scenario.shift)
         with user_code(f"shift {scenario.shift!r}"):
-            errors += _settings_errors(shift, scenario.settings, _location(suite, scenario))
-    raise_errors(suite.path, errors)
+            problems += _settings_errors(shift, scenario.settings, _location(suite, scenario))
+    errors.raise_errors(suite.path, problems)
 
 
 def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
@@ -91,15 +86,17 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
     for baseline in baselines:
         kind = METHODS.get(baseline.method)
         with user_code(f"method {baseline.method!r}"):
-            errors = _settings_errors(kind, baseline.settings, baseline.table)
+            problems = _settings_errors(kind, baseline.settings, baseline.table)
         if baseline.path is not None:
-            raise_errors(baseline.path, errors)
-        elif errors:
-            raise SettingsError(f"method {baseline.method!r}: {'; '.join(errors).rstrip('.')}.")
+            errors.raise_errors(baseline.path, problems)
+        elif problems:
+            raise errors.SettingsError(
+                f"method {baseline.method!r}: {'; '.join(problems).rstrip('.')}."
+            )
         with _checks(f"{baseline.name}, with this protocol"):
             method = baseline.build()
             if protocol.head not in method.head_kinds:
-                raise SettingsError(
+                raise errors.SettingsError(
                     f"it needs head = {method.head_kinds[0]!r} in [protocol]. Set that, or leave "
                     "the method out."
                 )
@@ -123,15 +120,15 @@ def _checks(where: str) -> Iterator[None]:
     try:
         with user_code(where):
             yield
-    except SettingsError as error:
-        raise SettingsError(f"{where}: {error}") from error
+    except errors.SettingsError as error:
+        raise errors.SettingsError(f"{where}: {error}") from error
 
 
 def _check_decoder(protocol: Protocol) -> None:
     from clbench.models.checkpoint import load_config
 
     if getattr(load_config(protocol.model, protocol.revision), "is_encoder_decoder", False):
-        raise SettingsError(
+        raise errors.SettingsError(
             f"it needs a decoder, and model {protocol.model!r} is an encoder-decoder. Use another "
             "model, or leave the method out."
         )
@@ -141,7 +138,7 @@ def check_shared_head(question: Question, scenario: Scenario) -> None:
     """Raise a SuiteError if the question asks what is told of tasks that are told anyway."""
     asked = "told" in question.scores and question.covers(scenario.name)
     if asked and not any(task.own for task in scenario.tasks):
-        raise SuiteError(
+        raise errors.SuiteError(
             "[question] scores: 'told' needs a head that tasks share, but each task of scenario "
             f"{scenario.name!r} has its own. Use another scenario, or leave the score out."
         )
@@ -154,8 +151,8 @@ def _settings_errors(kind: type[Configured], settings: Mapping[str, Any], table:
         model.model_validate_json(json.dumps(dict(settings)), strict=True)
         kind(**settings)
     except ValidationError as error:
-        return describe_errors(error, settings, model=model, table=table)
-    except SettingsError as error:
+        return errors.describe_errors(error, settings, model=model, table=table)
+    except errors.SettingsError as error:
         return [f"{table} {error}"]
     return []
 
@@ -169,7 +166,7 @@ def stages_of(scenario: ScenarioSpec) -> int:
     default = len(tasks) if isinstance(tasks, list) else 2
     parts = getattr(SHIFTS.get(scenario.shift)(**scenario.settings), "k", default)
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
-        raise ClbenchError(f"shift {scenario.shift!r}: k must be a whole number, 1 or more.")
+        raise errors.ClbenchError(f"shift {scenario.shift!r}: k must be a whole number, 1 or more.")
     return parts
 
 

@@ -12,15 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from clbench.core.errors import (
-    ClbenchError,
-    DataError,
-    NonFiniteLossError,
-    PluginError,
-    SettingsError,
-    describe_type,
-    did_you_mean,
-)
+from clbench.core import errors
 from clbench.core.registry import Registry
 from clbench.core.user_code import unchanged, user_code
 
@@ -159,14 +151,14 @@ def check_metrics(
     for name in names:
         if free_text:
             if name not in TEXT_METRICS:
-                hint = did_you_mean(name, TEXT_METRICS)
-                raise DataError(f"{where}: {name!r} is not a metric of texts.{hint}")
+                hint = errors.did_you_mean(name, TEXT_METRICS)
+                raise errors.DataError(f"{where}: {name!r} is not a metric of texts.{hint}")
         elif name not in METRICS or METRICS.get(name).regression != regression:
             kind = "regression" if regression else "classification"
-            hint = did_you_mean(name, metrics_for(regression))
-            raise DataError(f"{where}: {name!r} is not a {kind} metric.{hint}")
+            hint = errors.did_you_mean(name, metrics_for(regression))
+            raise errors.DataError(f"{where}: {name!r} is not a {kind} metric.{hint}")
         elif METRICS.get(name).grouped and not groups:
-            raise DataError(
+            raise errors.DataError(
                 f"{where}: metric {name!r} scores groups of rows, and the task has none. Name the "
                 "columns that tell groups apart in its key `group`."
             )
@@ -195,7 +187,7 @@ def score(
     """
     if not np.isfinite(outputs).all():
         rows = int((~np.isfinite(outputs)).reshape(len(outputs), -1).any(axis=1).sum())
-        raise NonFiniteLossError(
+        raise errors.NonFiniteLossError(
             f"the model's outputs are not finite numbers for {rows} of {len(outputs)} rows: "
             "training diverged. Lower the learning rate, set clip_norm, or train in float32."
         )
@@ -213,11 +205,11 @@ def score(
         try:
             scores[name] = float(value)
         except (TypeError, ValueError) as error:
-            raise PluginError(
-                f"metric {name!r} must return a number, not {describe_type(value)}."
+            raise errors.PluginError(
+                f"metric {name!r} must return a number, not {errors.describe_type(value)}."
             ) from error
         if not np.isfinite(scores[name]):
-            raise DataError(f"Metric {name!r} returned {scores[name]}, not a finite number.")
+            raise errors.DataError(f"Metric {name!r} returned {scores[name]}, not a finite number.")
     return scores
 
 
@@ -249,7 +241,7 @@ def floor_score(
     else:
         constant = np.zeros((len(labels), outputs))
         constant[:, np.bincount(train).argmax()] = 1.0
-    with suppress(ClbenchError), user_code(f"metric {metric!r}"):
+    with suppress(errors.ClbenchError), user_code(f"metric {metric!r}"):
         return score([metric], constant, labels, groups)[metric]
     return None
 
@@ -313,7 +305,7 @@ def _rouge() -> Any:
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
-        raise SettingsError(
+        raise errors.SettingsError(
             "metric 'rouge-l' needs rouge-score: pip install 'clbench[text]', or choose other "
             "metrics, such as token-f1."
         ) from error

@@ -7,17 +7,7 @@ from itertools import chain
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+import pydantic
 from pydantic_core import PydanticCustomError
 
 from clbench.core.errors import DataError
@@ -25,7 +15,7 @@ from clbench.tasks.synthetic import TRAIN_ROWS, VALIDATION_ROWS
 from clbench.tasks.template import Template
 
 Format = Literal["csv", "tsv", "jsonl", "parquet"]
-Name = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, pydantic.Field(min_length=1)]
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
 SyntheticName = Literal[
@@ -34,7 +24,7 @@ SyntheticName = Literal[
 """The keys of `clbench.tasks.synthetic.SPECS`."""
 
 
-def _matching(pattern: str, requirement: str) -> AfterValidator:
+def _matching(pattern: str, requirement: str) -> pydantic.AfterValidator:
     """Return a check that a text has the form `pattern`; the message is `requirement`."""
 
     def check(text: str) -> str:
@@ -42,7 +32,7 @@ def _matching(pattern: str, requirement: str) -> AfterValidator:
             raise _error(requirement)
         return text
 
-    return AfterValidator(check)
+    return pydantic.AfterValidator(check)
 
 
 HubName = Annotated[
@@ -52,7 +42,7 @@ HubName = Annotated[
 Answer = Annotated[
     str, _matching(r"\S(.*\S)?", "must be one line of text, without blanks around it")
 ]
-Joined = Annotated[list[Name], Field(min_length=1)]
+Joined = Annotated[list[Name], pydantic.Field(min_length=1)]
 Separator = Annotated[
     str, _matching(r'[^\n\r"]', "must be one character, and no quote or line break")
 ]
@@ -69,7 +59,7 @@ SUFFIXES: dict[str, Format] = {
 """File formats by suffix."""
 
 
-class TableSpec(BaseModel):
+class TableSpec(pydantic.BaseModel):
     """The columns of a task in files or on the hub.
 
     Attributes
@@ -102,22 +92,22 @@ class TableSpec(BaseModel):
         Whether to leave out rows without a text, which are refused otherwise.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    text: Annotated[list[Name | Joined], Field(min_length=1, max_length=2)]
+    text: Annotated[list[Name | Joined], pydantic.Field(min_length=1, max_length=2)]
     label: Name
     target: Name | None = None
     prompt: Name | None = None
-    answers: Annotated[list[Answer], Field(min_length=2)] | dict[str, Answer] | None = None
-    choices: Annotated[list[Name], Field(min_length=2)] | None = None
-    group: Annotated[list[Name], Field(min_length=1)] | None = None
-    labels: Annotated[list[str], Field(min_length=2)] | None = None
-    without: Annotated[list[str], Field(min_length=1)] | None = None
+    answers: Annotated[list[Answer], pydantic.Field(min_length=2)] | dict[str, Answer] | None = None
+    choices: Annotated[list[Name], pydantic.Field(min_length=2)] | None = None
+    group: Annotated[list[Name], pydantic.Field(min_length=1)] | None = None
+    labels: Annotated[list[str], pydantic.Field(min_length=2)] | None = None
+    without: Annotated[list[str], pydantic.Field(min_length=1)] | None = None
     regression: bool = False
-    metrics: Annotated[list[str], Field(min_length=1)] | None = None
+    metrics: Annotated[list[str], pydantic.Field(min_length=1)] | None = None
     skip_blank: bool = False
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def _label_is_target(cls, values: Any) -> Any:
         if not isinstance(values, dict) or "target" not in values:
@@ -126,17 +116,17 @@ class TableSpec(BaseModel):
             raise _error(f"a task with a target has no classes; remove {sorted(clash)[0]}")
         return {**values, "label": values["target"]}
 
-    @field_validator("text", mode="before")
+    @pydantic.field_validator("text", mode="before")
     @classmethod
     def _as_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
-    @field_validator("labels", mode="before")
+    @pydantic.field_validator("labels", mode="before")
     @classmethod
     def _as_names(cls, value: Any) -> Any:
         return [label_name(item) for item in value] if isinstance(value, list) else value
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _check_keys_together(self) -> Self:
         texts = [*chain(*self.texts), *(self.choices or [])]
         if len({*texts, self.label}) <= len(texts):
@@ -235,12 +225,12 @@ class FileTaskSpec(TableSpec):
 
     train: Name
     validation: Name | None = None
-    validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    validation_fraction: Annotated[float, pydantic.Field(gt=0.0, lt=1.0)] | None = None
     format: Format | None = None
     separator: Separator | None = None
     quotes: bool = True
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _check_files_and_formats(self) -> Self:
         if (self.validation is None) == (self.validation_fraction is None):
             raise _error("give either validation = FILE or validation_fraction, such as 0.1")
@@ -294,8 +284,8 @@ class HubTaskSpec(TableSpec):
     label: Name = "label"
     field: Name | None = None
     splits: dict[Split, Name] = {}
-    rows: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
-    classes: Annotated[int, Field(ge=2)] | None = None
+    rows: Annotated[list[int], pydantic.Field(min_length=2, max_length=2)] | None = None
+    classes: Annotated[int, pydantic.Field(ge=2)] | None = None
     description: str = ""
     licence: str = ""
 
@@ -304,7 +294,7 @@ class HubTaskSpec(TableSpec):
         return self.splits.get(split, split)
 
 
-class SyntheticTaskSpec(BaseModel):
+class SyntheticTaskSpec(pydantic.BaseModel):
     """A built-in task in another size, with other texts or with noise.
 
     Attributes
@@ -319,13 +309,13 @@ class SyntheticTaskSpec(BaseModel):
         Probability that a training row gets the label of another class.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     synthetic: SyntheticName
-    train: Annotated[int, Field(ge=2, le=TRAIN_ROWS)] = 2000
-    validation: Annotated[int, Field(ge=1, le=VALIDATION_ROWS)] = 500
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    label_noise: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    train: Annotated[int, pydantic.Field(ge=2, le=TRAIN_ROWS)] = 2000
+    validation: Annotated[int, pydantic.Field(ge=1, le=VALIDATION_ROWS)] = 500
+    seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = 0
+    label_noise: Annotated[float, pydantic.Field(ge=0.0, le=1.0)] = 0.0
 
 
 def _kind(table: Any) -> str:
@@ -339,10 +329,10 @@ OwnTaskSpec = FileTaskSpec | HubTaskSpec | SyntheticTaskSpec
 """The content of a ``[task.NAME]`` table."""
 
 OwnTaskTable = Annotated[
-    Annotated[FileTaskSpec, Tag("table of files")]
-    | Annotated[HubTaskSpec, Tag("table with a key `hub`")]
-    | Annotated[SyntheticTaskSpec, Tag("table with a key `synthetic`")],
-    Discriminator(_kind),
+    Annotated[FileTaskSpec, pydantic.Tag("table of files")]
+    | Annotated[HubTaskSpec, pydantic.Tag("table with a key `hub`")]
+    | Annotated[SyntheticTaskSpec, pydantic.Tag("table with a key `synthetic`")],
+    pydantic.Discriminator(_kind),
 ]
 """`OwnTaskSpec` for pydantic: the keys `hub` and `synthetic` decide the kind."""
 
@@ -365,7 +355,7 @@ def _label_text(value: Any) -> Any:
     return value if isinstance(value, list | dict) else label_name(value)
 
 
-LabelName = Annotated[str, BeforeValidator(_label_text)]
+LabelName = Annotated[str, pydantic.BeforeValidator(_label_text)]
 """The name of a class or domain in settings; numbers become text as in `label_name`."""
 
 

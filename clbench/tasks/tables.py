@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clbench.core.errors import (
-    DataError,
-    count,
-    describe_type,
-    did_you_mean,
-    format_value,
-    join_names,
-)
+from clbench.core import errors
 from clbench.core.files import digest, read_file, user_path
 from clbench.core.seeds import numpy_stream
 from clbench.tasks.metrics import check_metrics
@@ -59,7 +52,7 @@ class Table:
             return list(range(len(labels)))
         rows = [row for row, label in enumerate(labels) if label_name(label) not in without]
         if not rows:
-            raise DataError(f"{self.where}: every row is of a class in `without`.")
+            raise errors.DataError(f"{self.where}: every row is of a class in `without`.")
         return rows
 
     @cached_property
@@ -74,7 +67,7 @@ class Table:
                 if all(any(label_name(self.cells[c][row]) for c in joined) for joined in texts)
             ]
             if not rows:
-                raise DataError(f"{self.where}: no row has a text.")
+                raise errors.DataError(f"{self.where}: no row has a text.")
         return rows
 
     @property
@@ -121,19 +114,19 @@ class Table:
             number = _as_number(name)
             other = spellings.setdefault(number if math.isfinite(number) else name, name)
             if other != name:
-                raise DataError(
+                raise errors.DataError(
                     f"{where} has {other!r} on row {first_rows[other]} and {name!r} on row "
                     f"{first_rows[name]} (counted from 0). Write each number in one way, or list "
                     "the classes in `labels`."
                 )
         if len(names) > MANY_CLASSES and 2 * len(names) > len(labels):
-            raise DataError(
+            raise errors.DataError(
                 f"{where} has {len(names)} different values in {len(labels)} rows, too many for "
                 "classes. Name another column, set regression = true for numbers to predict, or "
                 "list the classes in `labels`."
             )
         if len(names) == 1:
-            raise DataError(
+            raise errors.DataError(
                 f"{where} has the label {names[0]!r} on every row. A task needs at least two "
                 f"classes.{UNLABELLED if names == ['-1'] else ''}"
             )
@@ -159,10 +152,10 @@ class Table:
         cells = [self.cells[column][row] for row in self.positions]
         for row, cell in zip(self.positions, cells, strict=True):
             if not isinstance(cell, types) and cell is not None:
-                raise DataError(
-                    f"{self.where}: column {column!r} has {format_value(cell)}, "
-                    f"{describe_type(cell)}, on row {row} (counted from 0). Name a column of "
-                    f"{needed}."
+                raise errors.DataError(
+                    f"{self.where}: column {column!r} has {errors.format_value(cell)}, "
+                    f"{errors.describe_type(cell)}, on row {row} (counted from 0). Name a column "
+                    f"of {needed}."
                 )
         return cells
 
@@ -171,10 +164,11 @@ class Table:
         pairs = zip(self.positions, cells, strict=True)
         if missing := [row for row, cell in pairs if label_name(cell) is None]:
             single = f"column {columns[0]!r} is"
-            what = single if len(columns) == 1 else f"columns {join_names(columns)} are all"
-            raise DataError(
-                f"{self.where}: {what} empty in {len(missing)} of {count(len(cells), 'row')}, "
-                f"first in row {missing[0]} (counted from 0). Fill it in or remove such rows{skip}."
+            what = single if len(columns) == 1 else f"columns {errors.join_names(columns)} are all"
+            raise errors.DataError(
+                f"{self.where}: {what} empty in {len(missing)} of "
+                f"{errors.count(len(cells), 'row')}, first in row {missing[0]} (counted from 0). "
+                f"Fill it in or remove such rows{skip}."
             )
 
     def _groups(self) -> npt.NDArray[np.int64] | None:
@@ -192,8 +186,8 @@ class Table:
         for row, name in zip(self.positions, map(label_name, labels), strict=True):
             if name not in numbers:
                 allowed = "`labels`" if self.spec.labels else "those of the training rows"
-                hint = UNLABELLED if name == "-1" else did_you_mean(name, numbers)
-                raise DataError(
+                hint = UNLABELLED if name == "-1" else errors.did_you_mean(name, numbers)
+                raise errors.DataError(
                     f"{self.where}: label {name!r} on row {row} (counted from 0) is not among "
                     f"{allowed}.{hint}"
                 )
@@ -202,9 +196,9 @@ class Table:
     def _target(self, row: int, cell: Any) -> float:
         number = math.nan if isinstance(cell, bool) else _as_number(cell)
         if not abs(number) <= LARGEST_TARGET:
-            raise DataError(
-                f"{self.where}: {format_value(cell)} in column {self.spec.label!r} on row {row} "
-                "(counted from 0) is not a number up to 1e38, as regression = true needs."
+            raise errors.DataError(
+                f"{self.where}: {errors.format_value(cell)} in column {self.spec.label!r} on row "
+                f"{row} (counted from 0) is not a number up to 1e38, as regression = true needs."
             )
         return number
 
@@ -214,9 +208,11 @@ def check_columns(columns: Sequence[str], header: Sequence[str], where: str) -> 
     for column in columns:
         if (times := header.count(column)) != 1:
             if times:
-                raise DataError(f"{where}: {times} columns are called {column!r}. Rename one.")
-            hint = did_you_mean(column, header)
-            raise DataError(f"{where}: there is no column {column!r}.{hint}")
+                raise errors.DataError(
+                    f"{where}: {times} columns are called {column!r}. Rename one."
+                )
+            hint = errors.did_you_mean(column, header)
+            raise errors.DataError(f"{where}: there is no column {column!r}.{hint}")
 
 
 def _as_number(label: Any) -> float:
@@ -297,7 +293,7 @@ class FileTask(TableTask):
             split: self._read(source.base, split, *more) for split in self.spec.paths
         }
         if len(paths) == 2 and paths[0].samefile(paths[1]):
-            raise DataError(
+            raise errors.DataError(
                 f"task {self.name!r}: train and validation are the same file. Give another file, "
                 "or validation_fraction = 0.1 to hold out rows."
             )
@@ -325,10 +321,12 @@ class FileTask(TableTask):
             content = read_file(path)
         except OSError as error:
             names = [other.name for other in path.parent.glob("*") if other.suffix in SUFFIXES]
-            hint = did_you_mean(path.name, names) if names and not path.exists() else ""
-            raise DataError(f"{where}: {path} cannot be read: {error.strerror}.{hint}") from error
+            hint = errors.did_you_mean(path.name, names) if names and not path.exists() else ""
+            raise errors.DataError(
+                f"{where}: {path} cannot be read: {error.strerror}.{hint}"
+            ) from error
         if not content.strip():
-            raise DataError(f"{where}: {path} is empty.")
+            raise errors.DataError(f"{where}: {path} is empty.")
         return content
 
     def _read(self, base: Path, split: Split, *more: str) -> Table:
@@ -360,11 +358,11 @@ class FileTask(TableTask):
         except (pa.ArrowException, OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             name = "Parquet file" if kind == "parquet" else f"{kind} file in UTF-8"
-            raise DataError(f"{where}: not a valid {name} ({reason}).") from error
+            raise errors.DataError(f"{where}: not a valid {name} ({reason}).") from error
         if not len(table):
-            raise DataError(f"{where}: the file has no rows.")
+            raise errors.DataError(f"{where}: the file has no rows.")
         if kind == "tsv" and any("\n" in cell for cell in cells[columns[0]]):
-            raise DataError(
+            raise errors.DataError(
                 f"{where}: a quoted text spans several lines, which TSV does not allow. Set "
                 "quotes = false if quotes are plain characters, or save the file as CSV."
             )

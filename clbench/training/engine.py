@@ -16,8 +16,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from clbench.core.errors import NonFiniteLossError, PluginError, count
 from clbench.training.batches import Batch, TaskData, largest_batches, plan
+from clbench.training.hook_checks import (
+    checked_groups,
+    checked_loss,
+    checked_optimizer,
+    checked_penalty,
+)
 from clbench.training.memory import StepMemory
-from clbench.training.method import checked_groups, checked_loss, checked_optimizer, checked_penalty
 from clbench.training.protocol import StageRecord
 from clbench.training.stage import Stage
 

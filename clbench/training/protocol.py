@@ -5,15 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetPydanticSchema,
-    model_validator,
-    with_config,
-)
+import pydantic
 from typing_extensions import TypedDict
 
 from clbench.core.errors import printable
@@ -21,16 +13,16 @@ from clbench.core.registry import Amount, Count
 
 MOST = 10**9
 """Largest number of rows, steps and the like."""
-Positive = Annotated[int, Field(gt=0, le=MOST)]
-Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
-Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+Positive = Annotated[int, pydantic.Field(gt=0, le=MOST)]
+Fraction = Annotated[float, pydantic.Field(gt=0.0, lt=1.0)]
+Share = Annotated[float, pydantic.Field(ge=0.0, lt=1.0)]
 BY_TASK = ("task_epochs", "task_steps", "task_batch_size", "task_metric")
 """Settings that are tables with one value for each task."""
 
 
 def later(default: Any) -> Any:
     """Return a field that recipes leave out at its default, as those of earlier versions do."""
-    return Field(default, exclude_if=lambda value: value == default)
+    return pydantic.Field(default, exclude_if=lambda value: value == default)
 
 
 @dataclass(frozen=True)
@@ -41,7 +33,7 @@ class Phase:
     steps: int | None = None  # None: the stage's length by the protocol
 
 
-class Protocol(BaseModel):
+class Protocol(pydantic.BaseModel):
     """Settings of the `[protocol]` table of a suite.
 
     Defaults are those of the BERTcL paper (Kenneweg et al. 2022, section 4.3) where it states
@@ -139,9 +131,9 @@ class Protocol(BaseModel):
         rows get no gradient.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    model: Annotated[str, Field(min_length=1)] = "tiny"
+    model: Annotated[str, pydantic.Field(min_length=1)] = "tiny"
     revision: str | None = None
     pooling: Literal["auto", "first", "last", "mean"] = "auto"
     head_dropout: Share = 0.0
@@ -160,26 +152,26 @@ class Protocol(BaseModel):
     task_steps: dict[str, Positive] = {}
     batch_size: Positive = 16
     task_batch_size: dict[str, Positive] = {}
-    task_metric: dict[str, Annotated[str, Field(min_length=1)]] = {}
-    max_length: Annotated[int, Field(ge=4, le=MOST)] = 256
-    lr: Annotated[float, Field(gt=0.0, le=1.0)] = 2e-5
+    task_metric: dict[str, Annotated[str, pydantic.Field(min_length=1)]] = {}
+    max_length: Annotated[int, pydantic.Field(ge=4, le=MOST)] = 256
+    lr: Annotated[float, pydantic.Field(gt=0.0, le=1.0)] = 2e-5
     betas: tuple[Share, Share] = (0.9, 0.999)
-    eps: Annotated[float, Field(gt=0.0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    eps: Annotated[float, pydantic.Field(gt=0.0)] = 1e-8
+    weight_decay: Annotated[float, pydantic.Field(ge=0.0)] = 0.0
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup: Share = 0.1
-    clip_norm: Annotated[float, Field(gt=0.0)] | None = None
+    clip_norm: Annotated[float, pydantic.Field(gt=0.0)] | None = None
     precision: Literal["auto", "float32", "bf16"] = "auto"
-    corpus: Annotated[str, Field(min_length=1)] = "built-in"
+    corpus: Annotated[str, pydantic.Field(min_length=1)] = "built-in"
     limit: Positive | None = None
     scored_limit: Positive | None = later(None)
     limit_per: Literal["task", "class"] = later("task")
     scored_limit_per: Literal["task", "class"] | None = later(None)
     subset: Literal["fixed", "seed"] = later("fixed")
-    data_seed: Annotated[int, Field(ge=0)] = 0
+    data_seed: Annotated[int, pydantic.Field(ge=0)] = 0
     score_on: Literal["validation", "tuning"] = "validation"
     tuning_fraction: Fraction = 0.1
-    curve_points: Annotated[int, Field(ge=0, le=MOST)] = 10
+    curve_points: Annotated[int, pydantic.Field(ge=0, le=MOST)] = 10
     curve_rows: Positive = 300
     probe_rows: Positive | None = later(None)
     capability_rows: Positive | None = later(None)
@@ -188,7 +180,7 @@ class Protocol(BaseModel):
     eval_batch_size: Positive = 64
     trim_embeddings: bool = True
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _settings_fit_together(self) -> Self:
         if self.subset == "seed" and self.limit_per == "class":
             raise ValueError("subset = 'seed' needs limit_per = 'task'")
@@ -274,14 +266,16 @@ class Protocol(BaseModel):
 LONGEST_STORED_NAME = 200
 """Characters after which a name is cut: a part of a task has a longer name than the task."""
 
-Name = Annotated[str, AfterValidator(lru_cache(partial(printable, longest=LONGEST_STORED_NAME)))]
-Value = Annotated[float, Field(ge=-1e39, le=1e39)] | None
+Name = Annotated[
+    str, pydantic.AfterValidator(lru_cache(partial(printable, longest=LONGEST_STORED_NAME)))
+]
+Value = Annotated[float, pydantic.Field(ge=-1e39, le=1e39)] | None
 """A value of a curve: at most a float32, as diverging losses are; None where it is not finite."""
-Point = Annotated[list[Value], Field(min_length=2, max_length=2)]
-OPEN = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+Point = Annotated[list[Value], pydantic.Field(min_length=2, max_length=2)]
+OPEN = pydantic.ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
-@with_config(OPEN)
+@pydantic.with_config(OPEN)
 class _Curves(TypedDict, total=False, extra_items=list[Point]):  # type: ignore[call-arg]
     step: list[Count]
     loss: list[Value]
@@ -289,10 +283,12 @@ class _Curves(TypedDict, total=False, extra_items=list[Point]):  # type: ignore[
     scores: dict[str, list[Point]]
 
 
-Curves = Annotated[dict[str, Any], GetPydanticSchema(lambda _, schema_of: schema_of(_Curves))]
+Curves = Annotated[
+    dict[str, Any], pydantic.GetPydanticSchema(lambda _, schema_of: schema_of(_Curves))
+]
 
 
-class StageRecord(BaseModel):
+class StageRecord(pydantic.BaseModel):
     """Training on one task of a cell.
 
     Attributes
@@ -318,7 +314,7 @@ class StageRecord(BaseModel):
         the method's own curves.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     task: Name
     rows: Count
