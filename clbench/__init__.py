@@ -3,8 +3,6 @@
 Names are imported on first use: ``import clbench`` loads neither torch nor transformers.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Optimizers to use on their own, in any training loop."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice

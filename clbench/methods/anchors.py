@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from clbench import optim
 from clbench.core.errors import SettingsError
@@ -119,7 +118,7 @@ class RecAdam(Method):
         plain = {"params": others, "lr": lr, "recall": False}
         return [first, plain] if others else [first]
 
-    def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> Optimizer:
+    def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Return RecAdam with the protocol's settings of Adam."""
         p = stage.protocol
         return optim.RecAdam(groups, p.lr, p.betas, p.eps, p.weight_decay)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
 from transformers.pytorch_utils import Conv1D
 
 from clbench.core.errors import SettingsError
@@ -56,13 +55,13 @@ class MoFO(Method):
             if weights
         ]
 
-    def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> Optimizer:
+    def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Return the filtered Adam with the protocol's settings."""
         return stage.adam(groups, FilteredAdam)
 
 
-class FilteredAdam(AdamW):
-    """Adam, or AdamW with weight decay, that moves a part of each tensor.
+class FilteredAdam(torch.optim.AdamW):
+    """Adam, or torch.optim.AdamW with weight decay, that moves a part of each tensor.
 
     A group's option ``fraction`` (default 1) is the share of each of its tensors that moves.
     """

@@ -1,7 +1,5 @@
 """What a report contains: the cells of its runs, and what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean

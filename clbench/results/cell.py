@@ -1,16 +1,13 @@
 """The JSON file of one cell as a typed model, which decides what a readable cell is."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -36,7 +33,7 @@ TOLERANCE = 1e-6
 Text = Annotated[str, AfterValidator(lru_cache(printable))]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
 Matrix = list[list[Number]]
-Bits = npt.NDArray[np.bool_]
+Bits = np.typing.NDArray[np.bool_]
 
 
 def _whole(text: str) -> str:
@@ -183,7 +180,7 @@ class CellResult(BaseModel):
     notes: list[Text] = []
 
     @model_validator(mode="after")
-    def _consistent(self) -> CellResult:
+    def _consistent(self) -> Self:
         rows, stages, tasks = len(self.R), len(self.stages), len(self.tasks)
         expected: Mapping[str, float | None] = {}
         if self.status == "failed":
@@ -318,7 +315,7 @@ def unpack_rows(text: str) -> Bits:
     return np.unpackbits(packed, count=int(count)).astype(bool)
 
 
-def correct_rows(outputs: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Bits:
+def correct_rows(outputs: np.typing.NDArray[Any], labels: np.typing.NDArray[Any]) -> Bits:
     """Return whether the largest logit of each row, the first one if tied, is the label's."""
     correct: Bits = outputs.argmax(axis=1) == labels
     return correct

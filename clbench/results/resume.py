@@ -1,18 +1,14 @@
 """What a run's folder was run with: its suite, and the recipes of its cells, against a new run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clbench.results.cell import CellResult, plain
+from clbench.suite.plan import Cell
 from clbench.suite.schema import Question
-
-if TYPE_CHECKING:
-    from clbench.suite.plan import Cell
 
 SCENARIO_SECTIONS = (
     *("version", "scenario", "shift", "files", "tasks", "metrics", "model", "protocol"),

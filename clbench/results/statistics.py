@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from clbench.suite.schema import FEWEST, MOST_SEEDS
 
@@ -32,7 +31,7 @@ POWER_FIELDS = (
     *("scenario", "method", "score", "pairs", "spread", "seeds", "seeds_low", "seeds_high"),
 )
 
-Floats = npt.NDArray[np.float64]
+Floats = np.typing.NDArray[np.float64]
 Verdict = Literal["better", "worse", "equivalent", "no difference shown", "no verdict"]
 Word = Literal["forgot", "kept", "gained", "unclear"]
 AUDIT_WORDS: Mapping[Verdict, Word] = {

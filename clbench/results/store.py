@@ -4,15 +4,13 @@ Every file is written under a temporary name and renamed, so a process that is k
 leaves the old file or the new one. Temporary files end in ``.part``; the next run removes them.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 
@@ -22,10 +20,8 @@ from clbench.results.archive import ARCHIVE, cell_files, extract, read_archive
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
 from clbench.results.resume import conflicts, merge_suites, parse_suite
 from clbench.results.statistics import ALPHA, look_at, spend
+from clbench.suite.plan import Cell
 from clbench.suite.schema import Question
-
-if TYPE_CHECKING:
-    from clbench.suite.plan import Cell
 
 FORMAT = "clbench-run"
 
@@ -77,7 +73,7 @@ class Store:
         self.scores_path = self.out / "scores.csv"
 
     @contextmanager
-    def lock(self) -> Iterator[Store]:
+    def lock(self) -> Iterator[Self]:
         """Lock the folder against other processes and remove half-written files.
 
         A folder created here is removed again if an error occurs before `write_suite`.

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from clbench.core.errors import ClbenchError, DataError, ModelError, ShiftError
@@ -281,7 +280,7 @@ class ScenarioPreparer:
             total += np.fromiter((len(row) for row in ids), np.int64, len(rows))
         return total
 
-    def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
+    def embed(self, rows: Rows) -> np.typing.NDArray[np.float32]:
         """Return pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
         protocol = self.protocol
         points = embed_rows(
@@ -373,6 +372,6 @@ class InputChecker(ScenarioPreparer):
             return self._build(spec, severity=False)
         return None
 
-    def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
+    def embed(self, rows: Rows) -> np.typing.NDArray[np.float32]:
         """End the check."""
         raise _EmbeddingNeededError

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, TypeAdapter, ValidationError
 
 from clbench.core.errors import DataError, ShiftError, describe_errors
@@ -39,7 +38,7 @@ class ShiftContext(Protocol):
     def lengths(self, rows: Rows) -> IntArray:
         """Return the number of tokens of each row, uncut and without special ones; shape (n,)."""
 
-    def embed(self, rows: Rows) -> npt.NDArray[np.float32]:
+    def embed(self, rows: Rows) -> np.typing.NDArray[np.float32]:
         """Return pooled embeddings of the frozen pretrained encoder; shape (n, h)."""
 
     def held_out_texts(self, count: int) -> list[str]:

@@ -4,7 +4,6 @@ import warnings
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from clbench.core.errors import ShiftError, count
@@ -132,7 +131,7 @@ FIGURE_ROWS, AXES = 500, 20
 STARTS = 10
 """Restarts of k-means; the best result counts."""
 
-FloatArray = npt.NDArray[np.float64]
+FloatArray = np.typing.NDArray[np.float64]
 
 
 class EmbeddingCluster(DividingShift):
@@ -201,7 +200,7 @@ class EmbeddingCluster(DividingShift):
         }
 
 
-def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> FloatArray:
+def cluster(points: np.typing.NDArray[np.float32], k: int, seed: int, where: str) -> FloatArray:
     """Return k centroids of `points` (n, h), shape (k, h), the largest cluster first.
 
     Raises
@@ -229,7 +228,7 @@ def cluster(points: npt.NDArray[np.float32], k: int, seed: int, where: str) -> F
     return means
 
 
-def nearest(points: npt.NDArray[np.float32], centroids: FloatArray) -> IntArray:
+def nearest(points: np.typing.NDArray[np.float32], centroids: FloatArray) -> IntArray:
     """Return the number of each point's nearest centroid, the first of equally near; (n,)."""
     wide = points.astype(np.float64)
     # |p - c|² without |p|², which is the same for all centroids.

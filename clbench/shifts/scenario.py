@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from clbench.core.errors import PluginError, ShiftError, count, format_value
 from clbench.core.seeds import numpy_stream, stream_seed
@@ -243,7 +242,7 @@ def severities(tasks: tuple[Task, ...], context: ShiftContext) -> tuple[float | 
 
 
 def separability(
-    first: npt.NDArray[np.float32], second: npt.NDArray[np.float32], seed: int
+    first: np.typing.NDArray[np.float32], second: np.typing.NDArray[np.float32], seed: int
 ) -> float | None:
     """Return the cross-validated balanced accuracy of linear discriminant analysis.
 

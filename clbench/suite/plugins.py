@@ -1,7 +1,5 @@
 """Plug-in files, and digests of code outside clbench."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import inspect

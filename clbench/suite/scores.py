@@ -5,8 +5,6 @@ f[j] is the floor of task j: the score of always predicting the majority class. 
 of a linear probe of task j on the features after stage i.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,13 +10,12 @@ from functools import cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from clbench.core import errors
 from clbench.core.registry import Registry
 from clbench.core.user_code import unchanged, user_code
 
-Array = npt.NDArray[Any]
+Array = np.typing.NDArray[Any]
 Function = TypeVar("Function", bound=Callable[..., float])
 
 
@@ -331,6 +330,6 @@ def score_texts(
     return {name: float(np.mean([TEXT_METRICS[name](*pair) for pair in pairs])) for name in metrics}
 
 
-def right_texts(predictions: Sequence[str], targets: Sequence[str]) -> npt.NDArray[np.bool_]:
+def right_texts(predictions: Sequence[str], targets: Sequence[str]) -> np.typing.NDArray[np.bool_]:
     """Return which predictions are exact, shape (n,)."""
     return np.array([exact(p, t) == 1.0 for p, t in zip(predictions, targets, strict=True)])

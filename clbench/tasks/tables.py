@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from clbench.core import errors
 from clbench.core.files import digest, read_file, user_path
@@ -171,7 +170,7 @@ class Table:
                 f"Fill it in or remove such rows{skip}."
             )
 
-    def _groups(self) -> npt.NDArray[np.int64] | None:
+    def _groups(self) -> np.typing.NDArray[np.int64] | None:
         """Return a number for each row, equal where the columns in `group` have equal cells."""
         if not self.spec.group:
             return None

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from clbench.core.errors import DataError, named
 from clbench.core.seeds import numpy_stream
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.template import Template
 
-IntArray = npt.NDArray[np.int64]
+IntArray = np.typing.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Rows:
 
     first: Sequence[str]
     second: Sequence[str] | None
-    labels: npt.NDArray[Any]
+    labels: np.typing.NDArray[Any]
     index: IntArray
     choices: tuple[Sequence[str], ...] = ()
     groups: IntArray | None = None
@@ -72,7 +71,7 @@ class Rows:
         cls,
         first: Sequence[str],
         second: Sequence[str] | None,
-        labels: npt.ArrayLike,
+        labels: np.typing.ArrayLike,
         *,
         regression: bool = False,
     ) -> Self:
@@ -97,7 +96,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.first)
 
-    def take(self, positions: npt.ArrayLike) -> Self:
+    def take(self, positions: np.typing.ArrayLike) -> Self:
         """Return the rows at `positions` of this object, shape (m,), in that order."""
         rows = np.asarray(positions, dtype=np.int64)
         first, *others = ([texts[i] for i in rows] for texts in self.texts)
@@ -111,7 +110,7 @@ class Rows:
             None if self.targets is None else [self.targets[i] for i in rows],
         )
 
-    def where(self, kept: npt.NDArray[np.bool_]) -> Self:
+    def where(self, kept: np.typing.NDArray[np.bool_]) -> Self:
         """Return the rows at which `kept`, shape (n,), is true."""
         return self if kept.all() else self.take(np.flatnonzero(kept))
 
@@ -319,7 +318,7 @@ def hold_out(
 
 
 def stratified(
-    labels: npt.NDArray[Any], count: int, rng: np.random.Generator, regression: bool = False
+    labels: np.typing.NDArray[Any], count: int, rng: np.random.Generator, regression: bool = False
 ) -> IntArray:
     """Return the positions of a stratified sample of at most `count` rows, ascending.
 

@@ -1,13 +1,10 @@
 """The training loop, one for all methods; it knows a method only by its hooks."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +20,9 @@ from clbench.training.hook_checks import (
     checked_penalty,
 )
 from clbench.training.memory import StepMemory
+from clbench.training.method import Method
 from clbench.training.protocol import StageRecord
 from clbench.training.stage import Stage
-
-if TYPE_CHECKING:
-    from clbench.training.method import Method
 
 Progress = Callable[[int, int], None]
 Points = Callable[[int, Mapping[str, float]], None]
@@ -181,7 +176,7 @@ def _step(
     optimizer: Optimizer,
     schedule: LRScheduler | None,
     parameters: list[nn.Parameter],
-    curve: _Curve,
+    curve: "_Curve",
 ) -> None:
     method.before_step(stage)
     stage.restart_dropout()

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clbench.training.method import Method
@@ -23,7 +22,7 @@ from clbench.training.stage import Context
 
 Array = Tensor | np.ndarray[Any, Any] | list[int]
 
-CELL_OBJECTS = (nn.Module, nn.Parameter, Optimizer, Context)
+CELL_OBJECTS = (nn.Module, nn.Parameter, torch.optim.Optimizer, Context)
 """Objects of the cell that a method refers to but does not own."""
 
 
@@ -45,7 +44,7 @@ def walk(roots: Iterable[Any], skip: tuple[type, ...] = CELL_OBJECTS) -> Iterato
             yield value
         elif isinstance(value, nn.Module):
             pending += [*value.parameters(), *value.buffers()]
-        elif isinstance(value, Optimizer):
+        elif isinstance(value, torch.optim.Optimizer):
             pending.append(value.state)
         elif isinstance(value, Mapping):
             pending += value.values()
@@ -130,7 +129,9 @@ class StepMemory:
         self._device = device
 
     @contextmanager
-    def measure(self, model: nn.Module, method: Method, optimizer: Optimizer) -> Iterator[None]:
+    def measure(
+        self, model: nn.Module, method: Method, optimizer: torch.optim.Optimizer
+    ) -> Iterator[None]:
         """Measure one step, which runs inside the context."""
         arrays = list(walk([model, optimizer, *vars(method).values()], skip=(Context,)))
         tensors = [value for value in arrays if isinstance(value, Tensor)]
