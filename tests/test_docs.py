@@ -222,3 +222,26 @@ def test_the_documentation_states_how_easy_the_built_in_tasks_are(name: str) -> 
     reached = f"{accuracy(held_out, task.validation.labels, best):.2f}".lstrip("0")
     text = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
     assert f"{reached} on `{name}`" in text
+
+
+def test_the_readme_shows_the_audit_of_its_page() -> None:
+    readme, page = (
+        [text for text in re.findall(r"```\n(.*?)```", (ROOT / name).read_text("utf-8"), re.DOTALL)]
+        for name in ("README.md", "docs/audit.md")
+    )
+    (shown,) = [text for text in readme if "forgot something" in text]
+    assert shown in page
+    lines = [line for line in shown.splitlines() if "lost and" in line]
+    assert len(lines) == 5
+    for line in lines:
+        change, lost, gained, items = re.search(  # type: ignore[union-attr]
+            r"([+-][\d.]+) \[.*\], (\d+) lost and (\d+) gained of (\d+)", line
+        ).groups()
+        assert float(change) == round((int(gained) - int(lost)) / int(items), 3)
+
+
+def test_the_pictures_of_the_readme_exist() -> None:
+    pictures = re.findall(r"!\[.*?\]\((.*?)\)", (ROOT / "README.md").read_text("utf-8"))
+    assert pictures
+    for picture in pictures:
+        assert (ROOT / picture).is_file()
