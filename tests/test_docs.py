@@ -226,7 +226,7 @@ def test_the_documentation_states_how_easy_the_built_in_tasks_are(name: str) -> 
 
 def test_the_readme_shows_the_audit_of_its_page() -> None:
     readme, page = (
-        [text for text in re.findall(r"```\n(.*?)```", (ROOT / name).read_text("utf-8"), re.DOTALL)]
+        re.findall(r"```\n(.*?)```", (ROOT / name).read_text("utf-8"), re.DOTALL)
         for name in ("README.md", "docs/audit.md")
     )
     (shown,) = [text for text in readme if "forgot something" in text]
