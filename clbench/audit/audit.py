@@ -24,13 +24,13 @@ from clbench.audit.items import (
     DEFAULT_TASKS,
     Ints,
     Items,
+    LanguageLoss,
     Part,
     has_head_for,
     hits,
     load_items,
     predict,
 )
-from clbench.audit.language import LanguageLoss
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, load_base, load_tuned
 from clbench.audit.weights import TUNED, Drift, Mixer, drift, groups_of
 from clbench.core.errors import SettingsError

@@ -1,4 +1,4 @@
-"""The items of an audit: rows of tasks, and which of them a model gets right."""
+"""What models are audited on: rows of tasks, and held-out texts with their language loss."""
 
 import warnings
 from collections.abc import Sequence
@@ -12,16 +12,19 @@ import torch
 
 from clbench.audit.models import AuditedModel
 from clbench.core.errors import DataError, SettingsError
-from clbench.core.seeds import numpy_stream
-from clbench.measure.rows import fit_classes
-from clbench.models.embed import embed_rows, map_rows
+from clbench.core.seeds import numpy_stream, torch_stream
+from clbench.fisher.language import LanguageTask
+from clbench.fisher.losses import on_device, size_of
+from clbench.measure.rows import embed_rows, fit_classes, map_rows
 from clbench.models.encoding import encode
 from clbench.models.families import usable_length
 from clbench.models.likelihood import AnswerScorer
 from clbench.models.prompts import PromptEncoder
 from clbench.suite.read import read_suite
+from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Rows, Task, stratified
+from clbench.training.device import resolve_precision
 
 DEFAULT_TASKS = (
     "synthetic/sentiment",
@@ -258,3 +261,88 @@ def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     rows = prompts.encode(items.task, items.rows, to_train=False)
     scorer = AnswerScorer(model.model.to(device), pad_id=pad)
     return np.asarray(map_rows(scorer, rows, pad, device).argmax(1), np.int64)
+
+
+FEWEST_TEXTS = 30
+HEAD_TEXTS, HEAD_STEPS = 1000, 150
+"""Texts and steps for fitting a head that the base checkpoint lacks."""
+BATCH = 16
+
+Floats = npt.NDArray[np.float64]
+
+
+class LanguageLoss:
+    """Computes the loss of held-out texts: of the masked tokens, or of every next token.
+
+    A model without a language-model head of its own gets that of the base model. If the base
+    model's checkpoint has none either, a head is fitted to it on the rest of the corpus, and serves
+    all models: their own heads could not be compared with it.
+
+    Parameters
+    ----------
+    base
+        The base model of the audit.
+    corpus
+        As `clbench.tasks.corpus.resolve_corpus` returns it.
+    count, seed
+        Most texts, and the seed of their sample and masks.
+    device
+        Where to compute.
+
+    Raises
+    ------
+    DataError, ModelError
+        If fewer than 30 texts are held out, or transformers has no such head.
+    """
+
+    def __init__(
+        self, base: AuditedModel, corpus: str, count: int, seed: int, device: torch.device
+    ) -> None:
+        texts = read_corpus(corpus, count, seed, held_out=True)
+        if len(texts) < FEWEST_TEXTS:
+            raise DataError(
+                f"corpus {corpus_name(corpus)}: {len(texts)} held-out texts (about a tenth of its "
+                f"lines) are too few for an audit. Give {10 * FEWEST_TEXTS} lines or more."
+            )
+        self._base, self._device = base, device
+        kind: Literal["mlm", "clm"] | None = None
+        if base.head == "language":  # it may be a model of the user's own
+            kind = "clm" if base.is_decoder else "mlm"
+        self._task = task = LanguageTask(
+            base.name,
+            seed=seed,
+            length=MAX_LENGTH,
+            masking="mask",
+            config=base.model.config,
+            tokenizer=base.tokenizer,
+            kind=kind,
+        )
+        self._batches = list(task.batches(texts, torch_stream("audit-masks", seed), BATCH))
+        self.texts = sum(map(size_of, self._batches))
+        tokens = "masked-token" if task.kind == "mlm" else "next-token"
+        self.description = f"{tokens} loss on {self.texts} held-out texts of {corpus_name(corpus)}"
+        if base.head == "language":  # a copy of it is loaded only for tuned models without a head
+            return
+        settings = {"texts": HEAD_TEXTS, "steps": HEAD_STEPS, "seed": seed}
+        head_loss = task.fit_head(
+            lambda: task.batches(
+                read_corpus(corpus, HEAD_TEXTS, seed), torch_stream("head-masks", seed), BATCH
+            ),
+            {"audit": settings, "corpus": corpus_identity(corpus)},
+            steps=HEAD_STEPS,
+            device=device,
+            precision=resolve_precision("auto", device),
+        )
+        if head_loss is not None:
+            self.description += ", by a head fitted to the base model, whose checkpoint has none"
+
+    def __call__(self, audited: AuditedModel) -> Floats:
+        """Return the mean loss of each text's tokens in nats, shape (texts,)."""
+        own = audited.head == self._base.head == "language"
+        part = audited.model if own else audited.backbone
+        with torch.inference_mode(), self._task.around(part, self._device) as model:
+            losses = [
+                self._task.loss(model, on_device(batch, self._device)).losses().cpu()
+                for batch in self._batches
+            ]
+        return torch.cat(losses).double().numpy()

@@ -1,15 +1,20 @@
-"""Score what a model retains of its pretraining: its language-model head on held-out texts."""
+"""Scores besides the tasks': a pretrained head on held-out texts, and lm-evaluation-harness."""
 
+import importlib.util
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
-from clbench.core.errors import NonFiniteLossError
+from clbench.core.errors import NonFiniteLossError, SettingsError, did_you_mean
 from clbench.core.seeds import torch_stream
+from clbench.core.user_code import GlobalState
 from clbench.fisher.language import LanguageTask, shuffled
 from clbench.fisher.losses import next_tokens, on_device, size_of
+from clbench.models.classifier import TaskModel
 from clbench.models.encoding import IGNORED
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import Precision, resolve_precision
@@ -170,3 +175,48 @@ def _labels(batch: dict[str, Tensor]) -> Tensor:
     """Return the tokens to predict; shape (n,)."""
     labels = batch["labels"] if "labels" in batch else next_tokens(batch)
     return labels[labels != IGNORED]
+
+
+HarnessScores = dict[str, dict[str, float]]
+
+
+def check_harness(tasks: Sequence[str]) -> None:
+    """Raise a SettingsError if the harness is missing, or does not know one of the tasks."""
+    if not tasks:
+        return
+    if importlib.util.find_spec("lm_eval") is None:
+        raise SettingsError("--lm-eval needs the package lm-eval: pip install lm-eval.")
+    from lm_eval.tasks import TaskManager
+
+    known = TaskManager().all_tasks
+    for name in tasks:
+        if name not in known:
+            raise SettingsError(f"--lm-eval: there is no task {name!r}.{did_you_mean(name, known)}")
+
+
+def harness_scores(
+    model: TaskModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tasks: Sequence[str],
+    *,
+    batch_size: int,
+) -> HarnessScores:
+    """Return the scores of tasks by name and metric, such as ``acc`` and ``acc_norm``."""
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+
+    model.eval()
+    harness: Any = HFLM(pretrained=model.backbone, tokenizer=tokenizer, batch_size=batch_size)
+    state = GlobalState()  # the harness seeds all random numbers
+    try:
+        results: Any = simple_evaluate(model=harness, tasks=list(tasks), bootstrap_iters=0)
+    finally:
+        state.restore()
+    return {
+        name: {
+            metric.removesuffix(",none"): float(value)
+            for metric, value in scores.items()
+            if isinstance(value, int | float) and "," in metric
+        }
+        for name, scores in results["results"].items()
+    }
