@@ -13,13 +13,9 @@ import torch
 from clbench.audit.models import AuditedModel
 from clbench.core.errors import DataError, SettingsError
 from clbench.core.seeds import numpy_stream, torch_stream
-from clbench.fisher.language import LanguageTask
-from clbench.fisher.losses import on_device, size_of
+from clbench.fisher import language, losses
 from clbench.measure.rows import embed_rows, fit_classes, map_rows
-from clbench.models.encoding import encode
-from clbench.models.families import usable_length
-from clbench.models.likelihood import AnswerScorer
-from clbench.models.prompts import PromptEncoder
+from clbench.models import encoding, families, likelihood, prompts
 from clbench.suite.read import read_suite
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.tasks.registry import load_task
@@ -179,7 +175,7 @@ def load_items(
 
 def length_of(model: AuditedModel) -> int:
     """Return the tokens after which a text is cut for this model."""
-    return min(MAX_LENGTH, usable_length(model.backbone.config) or MAX_LENGTH)
+    return min(MAX_LENGTH, families.usable_length(model.backbone.config) or MAX_LENGTH)
 
 
 def hits(model: AuditedModel, items: Items, part: Part, device: torch.device) -> Bools:
@@ -242,7 +238,7 @@ def class_order(model: AuditedModel, items: Items, *, generic: bool = True) -> l
 
 def classify(model: AuditedModel, items: Items, order: Sequence[int], device: torch.device) -> Ints:
     """Return the class that a model's own head predicts for each row, shape (n,)."""
-    encoded = encode(items.rows, model.tokenizer, length_of(model))
+    encoded = encoding.encode(items.rows, model.tokenizer, length_of(model))
     network = model.model.to(device)
     logits = map_rows(
         lambda inputs: network(**inputs).logits[:, list(order)],
@@ -257,9 +253,9 @@ def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     """Return the class whose answer a decoder finds most probable for each row, shape (n,)."""
     tokenizer = model.tokenizer
     pad, chat = int(tokenizer.pad_token_id or 0), bool(tokenizer.chat_template)
-    prompts = PromptEncoder(tokenizer, length_of(model), 1, chat, False)
-    rows = prompts.encode(items.task, items.rows, to_train=False)
-    scorer = AnswerScorer(model.model.to(device), pad_id=pad)
+    encoder = prompts.PromptEncoder(tokenizer, length_of(model), 1, chat, False)
+    rows = encoder.encode(items.task, items.rows, to_train=False)
+    scorer = likelihood.AnswerScorer(model.model.to(device), pad_id=pad)
     return np.asarray(map_rows(scorer, rows, pad, device).argmax(1), np.int64)
 
 
@@ -308,7 +304,7 @@ class LanguageLoss:
         kind: Literal["mlm", "clm"] | None = None
         if base.head == "language":  # it may be a model of the user's own
             kind = "clm" if base.is_decoder else "mlm"
-        self._task = task = LanguageTask(
+        self._task = task = language.LanguageTask(
             base.name,
             seed=seed,
             length=MAX_LENGTH,
@@ -318,7 +314,7 @@ class LanguageLoss:
             kind=kind,
         )
         self._batches = list(task.batches(texts, torch_stream("audit-masks", seed), BATCH))
-        self.texts = sum(map(size_of, self._batches))
+        self.texts = sum(map(losses.size_of, self._batches))
         tokens = "masked-token" if task.kind == "mlm" else "next-token"
         self.description = f"{tokens} loss on {self.texts} held-out texts of {corpus_name(corpus)}"
         if base.head == "language":  # a copy of it is loaded only for tuned models without a head
@@ -341,8 +337,8 @@ class LanguageLoss:
         own = audited.head == self._base.head == "language"
         part = audited.model if own else audited.backbone
         with torch.inference_mode(), self._task.around(part, self._device) as model:
-            losses = [
-                self._task.loss(model, on_device(batch, self._device)).losses().cpu()
+            values = [
+                self._task.loss(model, losses.on_device(batch, self._device)).losses().cpu()
                 for batch in self._batches
             ]
-        return torch.cat(losses).double().numpy()
+        return torch.cat(values).double().numpy()

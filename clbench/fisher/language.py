@@ -21,13 +21,7 @@ from clbench.core.files import Facts, cached_tensors
 from clbench.core.seeds import stream_seed, torch_stream
 from clbench.fisher.diagonal import Mode, diagonal_fisher
 from clbench.fisher.losses import Masking, TextBatch, named_loss, on_device, text_batches
-from clbench.models.checkpoint import (
-    LanguageModel,
-    language_class,
-    load_config,
-    load_language_model,
-    load_tokenizer,
-)
+from clbench.models import checkpoint
 from clbench.models.classifier import evaluating
 from clbench.models.families import usable_length
 from clbench.models.locate import model_identity
@@ -85,20 +79,22 @@ class LanguageTask:
         kind: Literal["mlm", "clm"] | None = None,
     ) -> None:
         self._name, self._revision, self._seed = name, revision, seed
-        config = config or load_config(name, revision)
-        self.kind = kind or language_class(config, name)[1]
+        config = config or checkpoint.load_config(name, revision)
+        self.kind = kind or checkpoint.language_class(config, name)[1]
         self.loss = named_loss(self.kind)
-        self.tokenizer = load_tokenizer(name, revision) if tokenizer is None else tokenizer
+        self.tokenizer = (
+            checkpoint.load_tokenizer(name, revision) if tokenizer is None else tokenizer
+        )
         self.length = min(length, usable_length(config) or length)
         self.masking = masking if self.kind == "mlm" else None
         if self.masking is not None and self.tokenizer.mask_token_id is None:
             raise ModelError(f"model {name!r}: its tokenizer has no mask token. Set mask_token.")
 
     @cached_property
-    def language(self) -> LanguageModel:
+    def language(self) -> checkpoint.LanguageModel:
         """The pretrained model with its head, loaded on first use; delete it to free its memory."""
         head_seed = stream_seed("language-head", self._seed)
-        return load_language_model(self._name, self._revision, head_seed=head_seed)
+        return checkpoint.load_language_model(self._name, self._revision, head_seed=head_seed)
 
     def batches(
         self, texts: Sequence[str], masks: torch.Generator, batch_size: int | None = None
