@@ -4,17 +4,16 @@ Every use of this loss goes through `LanguageTask`: Fisher information here, rep
 score of what a model retains, and audits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from clbench.core.errors import ModelError
 from clbench.core.files import Facts, cached_tensors
@@ -27,9 +26,6 @@ from clbench.models.families import usable_length
 from clbench.models.locate import model_identity
 from clbench.tasks.corpus import corpus_identity, read_corpus
 from clbench.training.device import Precision
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 HEAD_LR = 1e-3
 """Learning rate of a missing head: Adam's suggested default (Kingma & Ba 2015, Algorithm 1)."""

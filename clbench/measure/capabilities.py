@@ -13,13 +13,11 @@ from typing import Literal, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError
 from clbench.core.seeds import numpy_stream
-from clbench.models.answering import AnsweringModel
-from clbench.models.encoding import PromptRows
+from clbench.models import answering, encoding
 from clbench.models.families import usable_length
 from clbench.models.likelihood import likelihood, logits_at
 from clbench.models.prompts import PromptEncoder
@@ -31,6 +29,7 @@ from clbench.training.protocol import Protocol
 from clbench.training.stage import Context
 
 Measures = dict[str, float]
+Array = npt.NDArray[np.float32]
 PLACES = 8
 """Tokens of each text at which distributions are compared."""
 TEXT_LENGTH = 64
@@ -68,7 +67,7 @@ class Writer:
     def writes(self, data: TaskData) -> bool:
         """Whether a task is scored by what the model writes."""
         rows = data.rows
-        is_text = isinstance(rows, PromptRows) and rows.targets is not None
+        is_text = isinstance(rows, encoding.PromptRows) and rows.targets is not None
         return is_text or self.answer_by == "generation"
 
     def length(self, data: TaskData) -> int:
@@ -77,14 +76,14 @@ class Writer:
         Where answers are given, a longer text is none of them: a token holds a byte or more.
         """
         rows = data.rows
-        if not isinstance(rows, PromptRows) or rows.names is None:
+        if not isinstance(rows, encoding.PromptRows) or rows.names is None:
             return self.most
         return SPARE + max(len(name.encode()) for names in rows.names for name in names)
 
     def texts(self, context: Context, data: TaskData) -> list[str]:
         """Return what the model writes for each row: one line, without blanks around it."""
         model = context.model
-        assert isinstance(model, AnsweringModel)
+        assert isinstance(model, answering.AnsweringModel)
         model.eval()
         lengths, most = data.rows.lengths, self.length(data)
         room = np.full(len(lengths), most)
@@ -107,7 +106,7 @@ class Writer:
         return [texts[row] for row in range(len(lengths))]
 
 
-def chosen_answers(texts: list[str], rows: PromptRows) -> IntArray:
+def chosen_answers(texts: list[str], rows: encoding.PromptRows) -> IntArray:
     """Return the number of the answer that each text is, shape (n,); -1 if it is none."""
     assert rows.names is not None
     shared = len(rows.names) == 1
@@ -120,7 +119,7 @@ def chosen_answers(texts: list[str], rows: PromptRows) -> IntArray:
     )
 
 
-def as_outputs(choices: IntArray, rows: PromptRows) -> npt.NDArray[np.float32]:
+def as_outputs(choices: IntArray, rows: encoding.PromptRows) -> Array:
     """Return choices as logits, shape (n, k), for metrics of classes.
 
     What is no answer counts as the class after the right one: as an error. For regression, it
@@ -219,7 +218,7 @@ class Capabilities:
     scored: Sequence[TaskData]
     writer: Writer
     scoring: Callable[[int], AbstractContextManager[object]]
-    _base: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    _base: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def measure(self, tasks: int) -> Measures:
         """Return the measures, with answers to the first `tasks` tasks.
@@ -241,7 +240,7 @@ class Capabilities:
             If training has diverged.
         """
         model = self.context.model
-        assert isinstance(model, AnsweringModel)
+        assert isinstance(model, answering.AnsweringModel)
         model.eval()
         is_base = not self._base  # the method has not been set up yet
         with torch.inference_mode(), self.context.precision.autocast():
@@ -255,7 +254,7 @@ class Capabilities:
             )
         return measures
 
-    def _on_texts(self, model: AnsweringModel) -> Measures:
+    def _on_texts(self, model: answering.AnsweringModel) -> Measures:
         """Return loss, divergence and agreement on the held-out texts."""
         total = count = divergence = same = 0.0
         places, is_base = 0, not self._base
@@ -291,7 +290,7 @@ class Capabilities:
             "same_token": same / places,
         }
 
-    def _zero_shot(self, model: AnsweringModel) -> Measures:
+    def _zero_shot(self, model: answering.AnsweringModel) -> Measures:
         """Return the accuracy of choices that no task trains."""
         data, backbone = self.data, model.backbone
         scores = likelihood(backbone, data.tokenizer, data.prompts, data.continuations)
@@ -308,7 +307,7 @@ class Capabilities:
         """Return the share of written answers that are allowed ones, if tasks have any."""
         allowed: list[bool] = []
         for data in self.scored[:tasks]:
-            if isinstance(data.rows, PromptRows) and data.rows.names is not None:
+            if isinstance(data.rows, encoding.PromptRows) and data.rows.names is not None:
                 few = np.arange(len(data.rows))[: self.context.protocol.capability_rows]
                 rows = data.rows.take(few)
                 own = nullcontext() if is_base else self.scoring(data.task)

@@ -6,18 +6,16 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+import transformers
 
 from clbench.core.files import Facts, cached_tensors
-from clbench.measure.capabilities import CapabilityData, Writer, as_outputs, chosen_answers
+from clbench.measure.capabilities import Array, CapabilityData, Writer, as_outputs, chosen_answers
 from clbench.methods.base import Method
-from clbench.models.classifier import Classifier, Pooling
-from clbench.models.encoding import EncodedRows, PromptRows, encode, tokenizer_digest
+from clbench.models import classifier, encoding
 from clbench.results.cell import correct_rows, pack_rows
 from clbench.shifts.scenario import Scenario
 from clbench.tasks.metrics import right_texts, score, score_texts, told_scores
@@ -25,9 +23,6 @@ from clbench.tasks.task import IntArray, Rows
 from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.stage import Context
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Row = list[dict[str, float] | None]
 
@@ -45,7 +40,7 @@ class ColumnScorer(Protocol):
 
     def score(
         self,
-        backbone: nn.Module,
+        backbone: torch.nn.Module,
         *,
         part: bool = False,
         precision: Precision,
@@ -139,7 +134,7 @@ class RowScorer:
             metrics, own = task.metrics, task.own
             with self.method.scoring(j):
                 if writer is not None and writer.writes(data[j]):
-                    assert isinstance(rows, PromptRows)
+                    assert isinstance(rows, encoding.PromptRows)
                     texts = writer.texts(context, data[j])
                     if rows.targets is not None:
                         row[j] = score_texts(metrics, texts, rows.targets)
@@ -195,7 +190,6 @@ class RowScorer:
         return {name: score for (name, _), score in named if score is not None}
 
 
-Array = npt.NDArray[np.float32]
 ProbeRow = list[float | None]
 BEFORE = -1
 """The stage before the first one: the pretrained model."""
@@ -246,24 +240,22 @@ class LinearProbes:
             return self.context.features(data)
 
 
-def fit_classes(
-    features: Array, labels: npt.NDArray[np.int64], outputs: int
-) -> Callable[[Array], Array]:
+def fit_classes(features: Array, labels: IntArray, outputs: int) -> Callable[[Array], Array]:
     """Return a function from features to log-probabilities of shape (n, outputs).
 
     Logistic regression on standardised features, with an L2 penalty of weight 1 (the default of
     scikit-learn). Classes without rows get a log-probability of -1e9.
     """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    from sklearn import exceptions, linear_model, pipeline, preprocessing
 
     classes = np.unique(labels)
     if len(classes) > 1:
-        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=MOST_ITERATIONS))
+        model = pipeline.make_pipeline(
+            preprocessing.StandardScaler(),
+            linear_model.LogisticRegression(max_iter=MOST_ITERATIONS),
+        )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
             model.fit(features, labels)
 
     def predict(features: Array) -> Array:
@@ -278,18 +270,14 @@ def fit_classes(
     return predict
 
 
-def fit_regression(
-    features: Array, labels: npt.NDArray[np.float32], outputs: int
-) -> Callable[[Array], Array]:
+def fit_regression(features: Array, labels: Array, outputs: int) -> Callable[[Array], Array]:
     """Return a function from features to predictions of shape (n, 1): ridge regression.
 
     On standardised features, with a penalty of weight 1 (the default of scikit-learn).
     """
-    from sklearn.linear_model import Ridge
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    from sklearn import linear_model, pipeline, preprocessing
 
-    model = make_pipeline(StandardScaler(), Ridge())
+    model = pipeline.make_pipeline(preprocessing.StandardScaler(), linear_model.Ridge())
     model.fit(features, labels)
     return lambda features: np.asarray(model.predict(features), np.float32)[:, None]
 
@@ -299,15 +287,15 @@ BATCH_TOKENS = 8192
 
 
 def embed_rows(
-    backbone: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    backbone: transformers.PreTrainedModel,
+    tokenizer: transformers.PreTrainedTokenizerBase,
     rows: Rows,
     max_length: int,
     device: str | torch.device = "cpu",
-    pooling: Pooling = "auto",
+    pooling: classifier.Pooling = "auto",
     *,
     identity: Mapping[str, Any] | None = None,
-) -> npt.NDArray[np.float32]:
+) -> Array:
     """Return one vector per row, computed in float32 without dropout.
 
     For multiple choice it is the mean over the choices.
@@ -330,14 +318,14 @@ def embed_rows(
         Shape (n, h), float32.
     """
 
-    def compute() -> tuple[dict[str, Tensor], Facts]:
+    def compute() -> tuple[dict[str, torch.Tensor], Facts]:
         if not len(rows):
             return {"vectors": torch.empty(0, int(backbone.config.hidden_size))}, {}
-        encoded = encode(rows, tokenizer, max_length)
-        model = Classifier(backbone, {}, head_seed=lambda name: 0, pooling=pooling)
+        encoded = encoding.encode(rows, tokenizer, max_length)
+        model = classifier.Classifier(backbone, {}, head_seed=lambda name: 0, pooling=pooling)
         model.to(device).eval()
 
-        def features(inputs: dict[str, Tensor]) -> Tensor:
+        def features(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
             vectors = model.features(inputs).float()
             return vectors.mean(1) if encoded.choices else vectors
 
@@ -347,19 +335,19 @@ def embed_rows(
     if identity is None:
         tensors, _ = compute()
     else:
-        settings = [tokenizer_digest(tokenizer), rows.digest, max_length, pooling]
+        settings = [encoding.tokenizer_digest(tokenizer), rows.digest, max_length, pooling]
         key = {"model": dict(identity), "settings": settings}
         tensors, _ = cached_tensors("embeddings", key, compute)
-    array: npt.NDArray[np.float32] = tensors["vectors"].numpy()
+    array: Array = tensors["vectors"].numpy()
     return array
 
 
 def map_rows(
-    function: Callable[[dict[str, Tensor]], Tensor],
-    encoded: EncodedRows,
+    function: Callable[[dict[str, torch.Tensor]], torch.Tensor],
+    encoded: encoding.EncodedRows,
     pad: int,
     device: str | torch.device,
-) -> npt.NDArray[np.float32]:
+) -> Array:
     """Return `function`'s outputs for all rows, shape (n, …), in inference mode.
 
     It gets padded batches on `device`, and returns shape (b, …).

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +15,7 @@ from clbench.models.checkpoint import load_backbone, random_model
 from clbench.models.encoding import trim_embeddings
 from clbench.models.families import Family, family_of, is_stock, only_first_token, reads_segments
 from clbench.models.groups import LayerGroup, layer_groups_of
+from clbench.tasks.task import IntArray
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -357,7 +356,7 @@ def build_classifier(
     *,
     revision: str | None = None,
     heads: Mapping[str, int],
-    vocabulary: npt.NDArray[np.int64] | None = None,
+    vocabulary: IntArray | None = None,
     **options: Any,
 ) -> Classifier:
     """Return a pretrained backbone, as `load_backbone` does, with newly initialised heads.

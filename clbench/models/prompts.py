@@ -1,22 +1,18 @@
 """Rows as prompts and answers in tokens, for language models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
 
 from clbench.core.errors import DataError, ModelError, count, join_names
 from clbench.models.encoding import PromptRows, TokenArray
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 MESSAGE = "A message."
 """Shows where a chat template puts the user's words."""

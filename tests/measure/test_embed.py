@@ -9,6 +9,7 @@ from helpers.checkpoints import make_checkpoint
 
 from clbench.measure import rows as measured
 from clbench.measure.rows import embed_rows
+from clbench.models import encoding
 from clbench.models.checkpoint import load_backbone, load_tokenizer
 from clbench.tasks.task import Rows
 
@@ -45,8 +46,8 @@ def test_vectors_are_cached_by_model_rows_and_settings(
     backbone, tokenizer = load_backbone(folder), load_tokenizer(folder)
     monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path))
     calls: list[int] = []
-    encode = measured.encode
-    monkeypatch.setattr(measured, "encode", lambda *rest: (calls.append(1), encode(*rest))[1])
+    encode = encoding.encode
+    monkeypatch.setattr(encoding, "encode", lambda *rest: (calls.append(1), encode(*rest))[1])
 
     def get(rows: Rows = ROWS, length: int = 32, identity: str = "m", **more: str) -> np.ndarray:
         return embed_rows(backbone, tokenizer, rows, length, identity={"x": identity}, **more)
