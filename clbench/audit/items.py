@@ -330,7 +330,7 @@ class LanguageLoss:
             precision=resolve_precision("auto", device),
         )
         if head_loss is not None:
-            self.description += ", by a head fitted to the base model, whose checkpoint has none"
+            self.description += ", by a fitted head: the base checkpoint has none"
 
     def __call__(self, audited: AuditedModel) -> Floats:
         """Return the mean loss of each text's tokens in nats, shape (texts,)."""

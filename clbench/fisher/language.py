@@ -20,10 +20,7 @@ from clbench.core.files import Facts, cached_tensors
 from clbench.core.seeds import stream_seed, torch_stream
 from clbench.fisher.diagonal import Mode, diagonal_fisher
 from clbench.fisher.losses import Masking, TextBatch, named_loss, on_device, text_batches
-from clbench.models import checkpoint
-from clbench.models.classifier import evaluating
-from clbench.models.families import usable_length
-from clbench.models.locate import model_identity
+from clbench.models import checkpoint, classifier, families, locate
 from clbench.tasks.corpus import corpus_identity, read_corpus
 from clbench.training.device import Precision
 
@@ -81,7 +78,7 @@ class LanguageTask:
         self.tokenizer = (
             checkpoint.load_tokenizer(name, revision) if tokenizer is None else tokenizer
         )
-        self.length = min(length, usable_length(config) or length)
+        self.length = min(length, families.usable_length(config) or length)
         self.masking = masking if self.kind == "mlm" else None
         if self.masking is not None and self.tokenizer.mask_token_id is None:
             raise ModelError(f"model {name!r}: its tokenizer has no mask token. Set mask_token.")
@@ -140,7 +137,7 @@ class LanguageTask:
         def compute() -> tuple[dict[str, Tensor], Facts]:
             model.to(device)
             optimizer, losses = torch.optim.Adam(head.values(), lr=HEAD_LR), []
-            with evaluating(model, trained=head.values()):
+            with classifier.evaluating(model, trained=head.values()):
                 for batch in islice(cycle(batches()), steps):
                     with precision.autocast():
                         value = self.loss(model, on_device(batch, device)).mean_loss()
@@ -293,7 +290,7 @@ def _circumstances(
     import transformers
 
     return {
-        "model": model_identity(name, revision),
+        "model": locate.model_identity(name, revision),
         "numerics": [device.type, precision.name, torch.get_num_threads()],
         "versions": [torch.__version__, transformers.__version__],
     }

@@ -134,8 +134,8 @@ class HostedStage(Stage):
         outside = [n for n, v in model.named_parameters() if v.requires_grad and id(v) not in own]
         if outside:
             raise ModelError(
-                f"protect: the Trainer trains {outside[0]}, which is outside of the model of "
-                "transformers, as in prompt tuning. Use LoRA, or train the whole model."
+                f"protect: the Trainer trains {outside[0]}, which is not a parameter of the "
+                "transformers model, as in prompt tuning. Use LoRA, or train the whole model."
             )
         device = next(hosted.parameters()).device
         precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"

@@ -17,8 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError
 from clbench.core.seeds import numpy_stream
-from clbench.models import answering, encoding
-from clbench.models.families import usable_length
+from clbench.models import answering, encoding, families
 from clbench.models.likelihood import likelihood, logits_at
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.base import ShiftContext
@@ -87,7 +86,7 @@ class Writer:
         model.eval()
         lengths, most = data.rows.lengths, self.length(data)
         room = np.full(len(lengths), most)
-        limit = usable_length(model.config)
+        limit = families.usable_length(model.config)
         if limit is not None and not model.encoder_decoder:
             room = (limit - lengths).clip(1, most)  # the same as if each row were alone
         size = context.protocol.eval_batch_size

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from clbench.core import seeds, user_code
 from clbench.core.errors import NonFiniteLossError, SettingsError, did_you_mean
-from clbench.core.seeds import torch_stream
-from clbench.core.user_code import GlobalState
 from clbench.fisher import language, losses
 from clbench.models import classifier, encoding
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
@@ -128,7 +127,7 @@ def make_scorer(
     task = language.LanguageTask(
         protocol.model, protocol.revision, seed=seed, length=text_length, masking="mask"
     )
-    whole = list(task.batches(texts, torch_stream("held-out-masks", seed)))
+    whole = list(task.batches(texts, seeds.torch_stream("held-out-masks", seed)))
     source = (
         f"{sum(map(losses.size_of, whole))} held-out texts of {corpus_name(corpus)}, cut at "
         f"{task.length} tokens"
@@ -136,8 +135,8 @@ def make_scorer(
 
     def head_batches() -> Batches:
         others = read_corpus(corpus, HEAD_TEXTS, seed)
-        batches = list(task.batches(others, torch_stream("head-masks", seed)))
-        return language.shuffled(batches, torch_stream("head-order", seed))
+        batches = list(task.batches(others, seeds.torch_stream("head-masks", seed)))
+        return language.shuffled(batches, seeds.torch_stream("head-order", seed))
 
     settings = {"texts": HEAD_TEXTS, "text_length": text_length, "head_steps": head_steps}
     head_loss = task.fit_head(
@@ -149,8 +148,8 @@ def make_scorer(
     )
     if head_loss is not None:
         source += (
-            f", by a head fitted in {head_steps} steps with the encoder frozen, as the checkpoint "
-            f"has none (loss {head_loss[0]:.2f} to {head_loss[1]:.2f})"
+            f", by a head fitted in {head_steps} steps with the encoder frozen: the checkpoint has "
+            f"none (loss {head_loss[0]:.2f} to {head_loss[1]:.2f})"
         )
     return PretrainingScorer(task, whole, _thinned(whole, protocol.curve_rows), source)
 
@@ -206,7 +205,7 @@ def harness_scores(
 
     model.eval()
     harness: Any = HFLM(pretrained=model.backbone, tokenizer=tokenizer, batch_size=batch_size)
-    state = GlobalState()  # the harness seeds all random numbers
+    state = user_code.GlobalState()  # the harness seeds all random numbers
     try:
         results: Any = simple_evaluate(model=harness, tasks=list(tasks), bootstrap_iters=0)
     finally:

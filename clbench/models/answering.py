@@ -13,8 +13,8 @@ import transformers
 from torch import Tensor
 
 from clbench.core.errors import ModelError
-from clbench.models.checkpoint import load_generator, random_model
-from clbench.models.classifier import TaskModel, evaluating
+from clbench.models.checkpoint import load_generator
+from clbench.models.classifier import TaskModel, evaluating, last_token
 from clbench.models.families import Family, family_of
 from clbench.models.likelihood import AnswerScorer, logits_at
 
@@ -87,20 +87,13 @@ class AnsweringModel(TaskModel):
             hidden: Tensor = encoder(**arguments).last_hidden_state
         else:
             hidden = self.body(**arguments, **self.family.options).last_hidden_state
-        last = inputs["predict"][:, 0] if "predict" in inputs else _last(inputs["attention_mask"])
-        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+        if "predict" not in inputs:
+            return last_token(hidden, inputs["attention_mask"])
+        return hidden[torch.arange(len(hidden), device=hidden.device), inputs["predict"][:, 0]]
 
     def head_parameter_names(self, name: str) -> list[str]:
         """Return no names: tasks have no heads of their own."""
         return []
-
-    def randomise_backbone(self, seed: int) -> None:
-        """Reinitialise the model as its architecture does."""
-        fresh = random_model(self.config, seed, type(self.backbone))
-        values = dict(fresh.named_parameters())
-        with torch.no_grad():
-            for name, parameter in self.backbone.named_parameters():
-                parameter.copy_(values[name])
 
     @torch.inference_mode()
     def write(self, inputs: Mapping[str, Tensor], stops: Sequence[int], most: int) -> list[Tensor]:
@@ -284,10 +277,6 @@ def family_of_whole(model: transformers.PreTrainedModel) -> Family:
         parallel=tuple(prefix + name for name in family.parallel),
         elsewhere={prefix + name: group for name, group in family.elsewhere.items()},
     )
-
-
-def _last(mask: Tensor) -> Tensor:
-    return mask.cumsum(1).argmax(1)
 
 
 def _pad_left(ids: Tensor, mask: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:

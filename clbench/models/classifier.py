@@ -121,8 +121,19 @@ class TaskModel(nn.Module):
         raise NotImplementedError
 
     def randomise_backbone(self, seed: int) -> None:
-        """Reinitialise the backbone as its architecture does."""
-        raise NotImplementedError
+        """Reinitialise the backbone as its architecture does.
+
+        A trimmed table gets the rows that the whole table would get.
+        """
+        backbone = random_model(self.config, seed, type(self.backbone))
+        values = dict(backbone.named_parameters())
+        table = backbone.get_input_embeddings().weight
+        with torch.no_grad():
+            for name, parameter in self.backbone.named_parameters():
+                value = values[name]
+                if self.vocabulary is not None and value is table:
+                    value = value[self.vocabulary.to(value.device)]
+                parameter.copy_(value)
 
     def growing_outputs(self) -> dict[str, int] | None:
         """Return the outputs in use by the names of the weights of heads that grow.
@@ -294,21 +305,6 @@ class Classifier(TaskModel):
         For multiple choice, whose head has one output, they are a logit for each choice.
         """
         return self.apply_head(self.dropout(self.features(inputs, inputs_embeds)), head)
-
-    def randomise_backbone(self, seed: int) -> None:
-        """Reinitialise the backbone as its architecture does.
-
-        A trimmed table gets the rows that the whole table would get.
-        """
-        backbone = random_model(self.config, seed)
-        values = dict(backbone.named_parameters())
-        table = backbone.get_input_embeddings().weight
-        with torch.no_grad():
-            for name, parameter in self.backbone.named_parameters():
-                value = values[name]
-                if self.vocabulary is not None and value is table:
-                    value = value[self.vocabulary.to(value.device)]
-                parameter.copy_(value)
 
     def growing_outputs(self) -> dict[str, int] | None:
         """As in `TaskModel`; None if a head that grows is not a plain dense layer.

@@ -322,8 +322,8 @@ class Stage(Context):
             return self.model(*arguments)
         if self.protocol.gradient_checkpointing and torch.is_grad_enabled():
             raise SettingsError(
-                "gradient_checkpointing computes the forward pass again with the model's own "
-                "weights, but this method needs gradients at others. Turn it off."
+                "gradient_checkpointing: this method needs gradients at weights other than the "
+                "model's own. Set gradient_checkpointing = false."
             )
         return torch.func.functional_call(self.model, dict(weights), arguments)
 
