@@ -1,6 +1,5 @@
 """What models are audited on: rows of tasks, and held-out texts with their language loss."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,11 +212,8 @@ def probe(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     predicted = np.empty(len(items.rows), dtype=np.int64)
     for fold in range(FOLDS):
         inside = items.folds == fold
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fitted = fit_classes(
-                vectors[~inside], items.rows.labels[~inside], len(items.task.labels)
-            )
+        labels = items.rows.labels[~inside]
+        fitted = fit_classes(vectors[~inside], labels, len(items.task.labels))
         predicted[inside] = fitted(vectors[inside]).argmax(1)
     return predicted
 

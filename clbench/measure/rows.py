@@ -246,7 +246,7 @@ def fit_classes(features: Array, labels: IntArray, outputs: int) -> Callable[[Ar
     Logistic regression on standardised features, with an L2 penalty of weight 1 (the default of
     scikit-learn). Classes without rows get a log-probability of -1e9.
     """
-    from sklearn import exceptions, linear_model, pipeline, preprocessing
+    from sklearn import linear_model, pipeline, preprocessing
 
     classes = np.unique(labels)
     if len(classes) > 1:
@@ -255,7 +255,7 @@ def fit_classes(features: Array, labels: IntArray, outputs: int) -> Callable[[Ar
             linear_model.LogisticRegression(max_iter=MOST_ITERATIONS),
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
+            warnings.simplefilter("ignore")  # of the optimizer, which may stop early
             model.fit(features, labels)
 
     def predict(features: Array) -> Array:
