@@ -19,8 +19,7 @@ from collections import Counter
 import torch
 
 from clbench.audit.audit import MARGIN, TEXTS, Auditor
-from clbench.audit.items import DEFAULT_TASKS, load_items
-from clbench.audit.language import LanguageLoss
+from clbench.audit.items import DEFAULT_TASKS, LanguageLoss, load_items
 from clbench.audit.models import AuditedModel, load_base
 
 

@@ -8,29 +8,7 @@ from typing import Any
 
 import torch
 
-from clbench.audit.changes import (
-    UNCHANGED,
-    Comparison,
-    Flipped,
-    Flips,
-    Floats,
-    LanguageChange,
-    Sample,
-    TaskChange,
-    judge,
-    mean_change,
-)
-from clbench.audit.items import (
-    DEFAULT_TASKS,
-    Ints,
-    Items,
-    Part,
-    has_head_for,
-    hits,
-    load_items,
-    predict,
-)
-from clbench.audit.language import LanguageLoss
+from clbench.audit import changes, items
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, load_base, load_tuned
 from clbench.audit.weights import TUNED, Drift, Mixer, drift, groups_of
 from clbench.core.errors import SettingsError
@@ -49,7 +27,7 @@ MARGIN = 0.02
 LANGUAGE = "language"
 SCHEMA = 1
 
-Key = tuple[Part, str]
+Key = tuple[items.Part, str]
 
 
 @dataclass(frozen=True)
@@ -70,7 +48,7 @@ class ModelAudit:
     """What is known of one tuned model."""
 
     name: str
-    comparison: Comparison
+    comparison: changes.Comparison
     layers: tuple[Drift, ...]
     put_back: tuple[PutBack, ...] = ()
     notes: tuple[str, ...] = ()
@@ -95,7 +73,7 @@ class Between:
 
     first: str
     second: str
-    comparison: Comparison
+    comparison: changes.Comparison
 
 
 @dataclass(frozen=True)
@@ -134,7 +112,7 @@ def audit(
     base: str,
     tuned: Sequence[str],
     *,
-    tasks: Sequence[str] = DEFAULT_TASKS,
+    tasks: Sequence[str] = items.DEFAULT_TASKS,
     data: str | Path | None = None,
     corpus: str = "built-in",
     rows: int = 500,
@@ -186,13 +164,13 @@ def audit(
         raise SettingsError(f"margin {margin:g}: must be between 0 and 1, such as {MARGIN}.")
     where = resolve_device(device)
     corpus = resolve_corpus(corpus, Path.cwd(), "--corpus")
-    items = load_items(tasks, data=data, rows=rows, seed=seed)
+    probed = items.load_items(tasks, data=data, rows=rows, seed=seed)
     tell("loading models")
     first = load_base(base)
     models = [load_tuned(name, first) for name in tuned]
     tell("preparing texts")
-    loss = LanguageLoss(first, corpus, TEXTS, seed, where)
-    auditor = Auditor(first, items, loss, where, margin, tuple(tasks) != DEFAULT_TASKS, tell)
+    loss = items.LanguageLoss(first, corpus, TEXTS, seed, where)
+    auditor = Auditor(first, probed, loss, where, margin, tuple(tasks) != items.DEFAULT_TASKS, tell)
     texts = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
     before, *afters = [auditor.look(model) for model in (first, *models)]
     audits = []
@@ -209,7 +187,7 @@ def audit(
         tuple(audits),
         tuple(Between(one.name, two.name, auditor.compare(*pair)) for (one, two), pair in pairs),
         {
-            "tasks": [each.name for each in items],
+            "tasks": [each.name for each in probed],
             "rows": rows,
             "corpus": corpus_name(corpus),
             "margin": margin,
@@ -218,7 +196,7 @@ def audit(
         tuple(
             f"{each.name}: {each.training} of the {len(each.rows)} rows are from its training set; "
             "a model tuned on them looks better than it is."
-            for each in items
+            for each in probed
             if each.training
         ),
     )
@@ -228,9 +206,9 @@ def audit(
 class Observation:
     """What a model predicts for each row of each task, its loss for each text, and its weights."""
 
-    predictions: dict[Key, Ints]
-    losses: Floats
-    weights: dict[Part, str]  # digests of those that decide each part
+    predictions: dict[Key, items.Ints]
+    losses: items.Floats
+    weights: dict[items.Part, str]  # digests of those that decide each part
     head: HeadKind | None
 
 
@@ -239,8 +217,8 @@ class Auditor:
     """Looks at models one by one, and compares what it saw."""
 
     base: AuditedModel
-    items: Sequence[Items]
-    loss: LanguageLoss
+    tasks: Sequence[items.Items]
+    loss: items.LanguageLoss
     device: torch.device
     margin: float
     generic: bool
@@ -249,58 +227,60 @@ class Auditor:
 
     def look(self, model: AuditedModel) -> Observation:
         """Return what a model predicts."""
-        parts: tuple[Part, ...] = ("features", "behaviour")
-        predictions: dict[Key, Ints] = {}
+        parts: tuple[items.Part, ...] = ("features", "behaviour")
+        predictions: dict[Key, items.Ints] = {}
         for part in parts:
-            for items in self.items:
-                if part == "features" or has_head_for(model, items, generic=self.generic):
-                    self.tell(f"{model.name}: {part} of {items.name}")
-                    predictions[part, items.name] = predict(model, items, part, self.device)
+            for each in self.tasks:
+                if part == "features" or items.has_head_for(model, each, generic=self.generic):
+                    self.tell(f"{model.name}: {part} of {each.name}")
+                    predictions[part, each.name] = items.predict(model, each, part, self.device)
         self.tell(f"{model.name}: language")
-        weights: dict[Part, str] = {
+        weights: dict[items.Part, str] = {
             "features": digest_of(model.backbone),
             "behaviour": digest_of(model.model),
         }
         return Observation(predictions, self.loss(model), weights, model.head)
 
-    def compare(self, before: Observation, after: Observation) -> Comparison:
+    def compare(self, before: Observation, after: Observation) -> changes.Comparison:
         """Return the changes between two models, judged as one family."""
-        items = {each.name: each for each in self.items}
+        by_name = {each.name: each for each in self.tasks}
         right = {
-            key: tuple(s.predictions[key] == items[key[1]].rows.labels for s in (before, after))
+            key: tuple(s.predictions[key] == by_name[key[1]].rows.labels for s in (before, after))
             for key in before.predictions
             if key in after.predictions and (key[0] == "features" or before.head == after.head)
         }
-        flips = {key: Flips.of(*both) for key, both in right.items()}
-        samples: dict[str | Key, Sample] = {LANGUAGE: mean_change(-before.losses, -after.losses)}
-        samples |= {
-            key: UNCHANGED if before.weights[key[0]] == after.weights[key[0]] else each.sample()
-            for key, each in flips.items()
-        }
-        changes = judge(samples, self.margin)
-        return Comparison(
-            LanguageChange(
+        flips = {key: changes.Flips.of(*both) for key, both in right.items()}
+        loss = changes.mean_change(-before.losses, -after.losses)
+        samples: dict[str | Key, changes.Sample] = {LANGUAGE: loss}
+        for key, each in flips.items():
+            is_same = before.weights[key[0]] == after.weights[key[0]]
+            samples[key] = changes.UNCHANGED if is_same else each.sample()
+        judged = changes.judge(samples, self.margin)
+        return changes.Comparison(
+            changes.LanguageChange(
                 self.loss.description,
                 float(before.losses.mean()),
                 float(after.losses.mean()),
-                changes[LANGUAGE],
+                judged[LANGUAGE],
             ),
             tuple(
-                TaskChange(
+                changes.TaskChange(
                     name,
                     part,
                     float(right[part, name][0].mean()),
                     float(right[part, name][1].mean()),
-                    items[name].chance,
+                    by_name[name].chance,
                     flips[part, name],
-                    changes[part, name],
-                    tuple(_flipped(items[name], before, after, (part, name))),
+                    judged[part, name],
+                    tuple(_flipped(by_name[name], before, after, (part, name))),
                 )
                 for part, name in right
             ),
         )
 
-    def without_behaviour(self, model: AuditedModel, comparison: Comparison) -> Iterator[str]:
+    def without_behaviour(
+        self, model: AuditedModel, comparison: changes.Comparison
+    ) -> Iterator[str]:
         """Yield why the own heads of base and tuned model are not compared, if they are not."""
         if any(task.part == "behaviour" for task in comparison.tasks):
             return
@@ -311,7 +291,7 @@ class Auditor:
         elif base.head != model.head:
             yield "No behaviour: one model has classes, the other a language-model head."
         elif base.head == "classes":
-            known = "; ".join(f"{each.name}: {', '.join(each.task.labels)}" for each in self.items)
+            known = "; ".join(f"{each.name}: {', '.join(each.task.labels)}" for each in self.tasks)
             yield (
                 f"No behaviour: no task has the classes of both heads ({', '.join(base.classes)} "
                 f"and {', '.join(model.classes)}). Classes of the tasks: {known}."
@@ -324,9 +304,9 @@ class Auditor:
             self.tell(f"{model.name}: {group.name} put back")
             with mixer.mixed(TUNED.with_group(group.name, 0.0)):
                 gains = [
-                    float(hits(model, each, "features", self.device).mean())
+                    float(items.hits(model, each, "features", self.device).mean())
                     - float((after.predictions["features", each.name] == each.rows.labels).mean())
-                    for each in self.items
+                    for each in self.tasks
                 ]
                 losses = self.loss(model)
             yield PutBack(
@@ -334,15 +314,17 @@ class Auditor:
             )
 
 
-def _flipped(items: Items, before: Observation, after: Observation, key: Key) -> Iterator[Flipped]:
+def _flipped(
+    task: items.Items, before: Observation, after: Observation, key: Key
+) -> Iterator[changes.Flipped]:
     """Yield the first items that the tuned model lost, then those that it gained."""
-    one, two, labels = before.predictions[key], after.predictions[key], items.rows.labels
+    one, two, labels = before.predictions[key], after.predictions[key], task.rows.labels
     for lost in (True, False):
         right, wrong = (one, two) if lost else (two, one)
         for i in ((right == labels) & (wrong != labels)).nonzero()[0][:MOST_SHOWN]:
-            names = items.task.labels
-            yield Flipped(
-                tuple(column[i] for column in items.rows.texts),
+            names = task.task.labels
+            yield changes.Flipped(
+                tuple(column[i] for column in task.rows.texts),
                 names[labels[i]],
                 names[one[i]],
                 names[two[i]],

@@ -9,13 +9,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from clbench.audit.items import Bools, Part
+from clbench.audit.items import Bools, Floats, Part
 from clbench.results.statistics import ALPHA, AUDIT_WORDS, Verdict, Word
 
-Floats = npt.NDArray[np.float64]
 Bounds = tuple[float, float]
 Key = TypeVar("Key", bound=Hashable)
 LOSSES_FIRST: Sequence[Verdict] = ("worse", "no difference shown", "better", "equivalent")

@@ -1,27 +1,24 @@
-"""The items of an audit: rows of tasks, and which of them a model gets right."""
+"""What models are audited on: rows of tasks, and held-out texts with their language loss."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from clbench.audit.models import AuditedModel
 from clbench.core.errors import DataError, SettingsError
-from clbench.core.seeds import numpy_stream
-from clbench.measure.rows import fit_classes
-from clbench.models.embed import embed_rows, map_rows
-from clbench.models.encoding import encode
-from clbench.models.families import usable_length
-from clbench.models.likelihood import AnswerScorer
-from clbench.models.prompts import PromptEncoder
+from clbench.core.seeds import numpy_stream, torch_stream
+from clbench.fisher import language, losses
+from clbench.measure.rows import embed_rows, fit_classes, map_rows
+from clbench.models import encoding, families, likelihood, prompts
 from clbench.suite.read import read_suite
+from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Rows, Task, stratified
+from clbench.training.device import resolve_precision
 
 DEFAULT_TASKS = (
     "synthetic/sentiment",
@@ -37,8 +34,8 @@ MAX_LENGTH = 128
 """Tokens after which a row is cut."""
 
 Part = Literal["features", "behaviour"]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+Ints = np.typing.NDArray[np.int64]
+Bools = np.typing.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -176,7 +173,7 @@ def load_items(
 
 def length_of(model: AuditedModel) -> int:
     """Return the tokens after which a text is cut for this model."""
-    return min(MAX_LENGTH, usable_length(model.backbone.config) or MAX_LENGTH)
+    return min(MAX_LENGTH, families.usable_length(model.backbone.config) or MAX_LENGTH)
 
 
 def hits(model: AuditedModel, items: Items, part: Part, device: torch.device) -> Bools:
@@ -214,11 +211,8 @@ def probe(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     predicted = np.empty(len(items.rows), dtype=np.int64)
     for fold in range(FOLDS):
         inside = items.folds == fold
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fitted = fit_classes(
-                vectors[~inside], items.rows.labels[~inside], len(items.task.labels)
-            )
+        labels = items.rows.labels[~inside]
+        fitted = fit_classes(vectors[~inside], labels, len(items.task.labels))
         predicted[inside] = fitted(vectors[inside]).argmax(1)
     return predicted
 
@@ -239,7 +233,7 @@ def class_order(model: AuditedModel, items: Items, *, generic: bool = True) -> l
 
 def classify(model: AuditedModel, items: Items, order: Sequence[int], device: torch.device) -> Ints:
     """Return the class that a model's own head predicts for each row, shape (n,)."""
-    encoded = encode(items.rows, model.tokenizer, length_of(model))
+    encoded = encoding.encode(items.rows, model.tokenizer, length_of(model))
     network = model.model.to(device)
     logits = map_rows(
         lambda inputs: network(**inputs).logits[:, list(order)],
@@ -254,7 +248,92 @@ def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     """Return the class whose answer a decoder finds most probable for each row, shape (n,)."""
     tokenizer = model.tokenizer
     pad, chat = int(tokenizer.pad_token_id or 0), bool(tokenizer.chat_template)
-    prompts = PromptEncoder(tokenizer, length_of(model), 1, chat, False)
-    rows = prompts.encode(items.task, items.rows, to_train=False)
-    scorer = AnswerScorer(model.model.to(device), pad_id=pad)
+    encoder = prompts.PromptEncoder(tokenizer, length_of(model), 1, chat, False)
+    rows = encoder.encode(items.task, items.rows, to_train=False)
+    scorer = likelihood.AnswerScorer(model.model.to(device), pad_id=pad)
     return np.asarray(map_rows(scorer, rows, pad, device).argmax(1), np.int64)
+
+
+FEWEST_TEXTS = 30
+HEAD_TEXTS, HEAD_STEPS = 1000, 150
+"""Texts and steps for fitting a head that the base checkpoint lacks."""
+BATCH = 16
+
+Floats = np.typing.NDArray[np.float64]
+
+
+class LanguageLoss:
+    """Computes the loss of held-out texts: of the masked tokens, or of every next token.
+
+    A model without a language-model head of its own gets that of the base model. If the base
+    model's checkpoint has none either, a head is fitted to it on the rest of the corpus, and serves
+    all models: their own heads could not be compared with it.
+
+    Parameters
+    ----------
+    base
+        The base model of the audit.
+    corpus
+        As `clbench.tasks.corpus.resolve_corpus` returns it.
+    count, seed
+        Most texts, and the seed of their sample and masks.
+    device
+        Where to compute.
+
+    Raises
+    ------
+    DataError, ModelError
+        If fewer than 30 texts are held out, or transformers has no such head.
+    """
+
+    def __init__(
+        self, base: AuditedModel, corpus: str, count: int, seed: int, device: torch.device
+    ) -> None:
+        texts = read_corpus(corpus, count, seed, held_out=True)
+        if len(texts) < FEWEST_TEXTS:
+            raise DataError(
+                f"corpus {corpus_name(corpus)}: {len(texts)} held-out texts (about a tenth of its "
+                f"lines) are too few for an audit. Give {10 * FEWEST_TEXTS} lines or more."
+            )
+        self._base, self._device = base, device
+        kind: Literal["mlm", "clm"] | None = None
+        if base.head == "language":  # it may be a model of the user's own
+            kind = "clm" if base.is_decoder else "mlm"
+        self._task = task = language.LanguageTask(
+            base.name,
+            seed=seed,
+            length=MAX_LENGTH,
+            masking="mask",
+            config=base.model.config,
+            tokenizer=base.tokenizer,
+            kind=kind,
+        )
+        self._batches = list(task.batches(texts, torch_stream("audit-masks", seed), BATCH))
+        self.texts = sum(map(losses.size_of, self._batches))
+        tokens = "masked-token" if task.kind == "mlm" else "next-token"
+        self.description = f"{tokens} loss on {self.texts} held-out texts of {corpus_name(corpus)}"
+        if base.head == "language":  # a copy of it is loaded only for tuned models without a head
+            return
+        settings = {"texts": HEAD_TEXTS, "steps": HEAD_STEPS, "seed": seed}
+        head_loss = task.fit_head(
+            lambda: task.batches(
+                read_corpus(corpus, HEAD_TEXTS, seed), torch_stream("head-masks", seed), BATCH
+            ),
+            {"audit": settings, "corpus": corpus_identity(corpus)},
+            steps=HEAD_STEPS,
+            device=device,
+            precision=resolve_precision("auto", device),
+        )
+        if head_loss is not None:
+            self.description += ", by a fitted head: the base checkpoint has none"
+
+    def __call__(self, audited: AuditedModel) -> Floats:
+        """Return the mean loss of each text's tokens in nats, shape (texts,)."""
+        own = audited.head == self._base.head == "language"
+        part = audited.model if own else audited.backbone
+        with torch.inference_mode(), self._task.around(part, self._device) as model:
+            values = [
+                self._task.loss(model, losses.on_device(batch, self._device)).losses().cpu()
+                for batch in self._batches
+            ]
+        return torch.cat(values).double().numpy()

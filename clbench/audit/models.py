@@ -15,24 +15,8 @@ from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIER
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from clbench.core.errors import ModelError
-from clbench.models.checkpoint import (
-    checked,
-    load_backbone,
-    load_language_model,
-    load_tokenizer,
-    open_checkpoint,
-    quiet,
-    read_weights,
-)
+from clbench.models import checkpoint, locate
 from clbench.models.families import family_of
-from clbench.models.locate import (
-    ADAPTER,
-    ADAPTER_WEIGHTS,
-    TOKENIZERS,
-    adapter_folder,
-    model_identity,
-    one_line_errors,
-)
 
 HeadKind = Literal["classes", "language"]
 
@@ -95,11 +79,11 @@ def load_base(name: str) -> AuditedModel:
         If it cannot be found, is not safe to load or not a text model with layers, is quantised,
         is an adapter, or has weights that are not finite.
     """
-    if adapter_folder(name) is not None:
+    if locate.adapter_folder(name) is not None:
         raise ModelError(
             f"model {name!r} is an adapter. Give its base model first, and the adapter after it."
         )
-    return _load(name, load_tokenizer(name))
+    return _load(name, checkpoint.load_tokenizer(name))
 
 
 def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
@@ -111,14 +95,14 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
         As `load_base`; and if the architecture, the vocabulary or the tokenizer is not the base
         model's, if the classes are in another order, or if an adapter belongs to another base.
     """
-    if (adapter := adapter_folder(name)) is not None:
+    if (adapter := locate.adapter_folder(name)) is not None:
         return _merge(name, adapter, base)
-    folder, config = open_checkpoint(name)
+    folder, config = checkpoint.open_checkpoint(name)
     _check_kind(name, config, base)
     notes: tuple[str, ...]
     tokenizer, notes = base.tokenizer, (f"{name} has no tokenizer: the base model's is used.",)
-    if any((folder / file).is_file() for file in TOKENIZERS) or [*folder.glob("*.model")]:
-        tokenizer, notes = load_tokenizer(name), ()
+    if any((folder / file).is_file() for file in locate.TOKENIZERS) or [*folder.glob("*.model")]:
+        tokenizer, notes = checkpoint.load_tokenizer(name), ()
     if _rules(tokenizer) != _rules(base.tokenizer):
         raise ModelError(
             f"model {name!r}: its tokenizer is not that of {base.name!r}, so the same text gives "
@@ -148,23 +132,25 @@ def _load(
     name: str, tokenizer: PreTrainedTokenizerBase, notes: tuple[str, ...] = ()
 ) -> AuditedModel:
     """Return a whole model with the head that its checkpoint has."""
-    folder, config = open_checkpoint(name)
+    folder, config = checkpoint.open_checkpoint(name)
     kind = str((config.architectures or [""])[0])
     lacking: list[str] = []
     if kind.endswith("ForSequenceClassification") and type(config) in CLASSIFIERS:
-        model, report = read_weights(CLASSIFIERS[type(config)], config, folder, name)
+        model, report = checkpoint.read_weights(CLASSIFIERS[type(config)], config, folder, name)
         if not report["missing_keys"]:
-            return AuditedModel(name, checked(model, folder, name), tokenizer, "classes", notes)
+            return AuditedModel(
+                name, checkpoint.checked(model, folder, name), tokenizer, "classes", notes
+            )
         lacking = sorted(report["missing_keys"])
     elif kind.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel", "ForPreTraining")):
-        language = load_language_model(name)
+        language = checkpoint.load_language_model(name)
         if not language.missing:
-            model = checked(language.model, folder, name)
+            model = checkpoint.checked(language.model, folder, name)
             return AuditedModel(name, model, tokenizer, "language", notes)
         lacking = [*language.missing]
     if lacking:
         notes = (*notes, f"{name}: its head lacks {lacking[0]} and is not used.")
-    return AuditedModel(name, load_backbone(name), tokenizer, None, notes)
+    return AuditedModel(name, checkpoint.load_backbone(name), tokenizer, None, notes)
 
 
 def _rules(tokenizer: PreTrainedTokenizerBase) -> object:
@@ -206,15 +192,18 @@ def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
         raise ModelError(
             f"model {name!r} is an adapter, which needs peft: pip install 'clbench[lora]'."
         ) from error
-    weights = folder / ADAPTER_WEIGHTS
+    weights = folder / locate.ADAPTER_WEIGHTS
     if not weights.is_file():
         raise ModelError(
-            f"model {name!r}: {folder} has no {ADAPTER_WEIGHTS}; other formats are refused because "
-            "they can run code when loaded. Save the adapter with safe_serialization=True."
+            f"model {name!r}: {folder} has no {locate.ADAPTER_WEIGHTS}; other formats are "
+            "refused because they can run code when loaded. Save the adapter with "
+            "safe_serialization=True."
         )
-    with one_line_errors(name, f"{weights} is damaged"), safe_open(weights, "np") as file:
+    with locate.one_line_errors(name, f"{weights} is damaged"), safe_open(weights, "np") as file:
         shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
-    with one_line_errors(name, f"{folder / ADAPTER} is not the configuration of an adapter"):
+    with locate.one_line_errors(
+        name, f"{folder / locate.ADAPTER} is not the configuration of an adapter"
+    ):
         config = PeftConfig.from_pretrained(str(folder))
     if config.is_prompt_learning:
         raise ModelError(
@@ -222,16 +211,18 @@ def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
             "text and cannot be merged. Use an adapter of weights, such as LoRA."
         )
     notes = _check_own_base(name, config.base_model_name_or_path, base)
-    with quiet(), warnings.catch_warnings():
+    with checkpoint.quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, head = _bare_copy(config, base, shapes)
-        with one_line_errors(name, f"the adapter does not fit {base.name!r}"):
+        with locate.one_line_errors(name, f"the adapter does not fit {base.name!r}"):
             adapted = PeftModel.from_pretrained(model, str(folder), config=config)
             expected = get_peft_model_state_dict(adapted).keys()
             if other := sorted(expected ^ shapes.keys()):
                 raise ValueError(f"{len(other)} weights match nothing, such as {other[0]}")
             merged = adapted.merge_and_unload()
-    return AuditedModel(name, checked(merged, folder, name).eval(), base.tokenizer, head, notes)
+    return AuditedModel(
+        name, checkpoint.checked(merged, folder, name).eval(), base.tokenizer, head, notes
+    )
 
 
 def _check_own_base(name: str, own: str | None, base: AuditedModel) -> tuple[str, ...]:
@@ -239,7 +230,7 @@ def _check_own_base(name: str, own: str | None, base: AuditedModel) -> tuple[str
     if not own or own == base.name:
         return ()
     try:
-        same = model_identity(own) == model_identity(base.name)
+        same = locate.model_identity(own) == locate.model_identity(base.name)
     except (ModelError, OSError):
         return (
             f"{name} was trained on {own!r}, which was not found: not checked against "
@@ -262,9 +253,9 @@ def _bare_copy(
         return again.model, again.head
     heads = ("classifier.weight", "score.weight", "classifier.out_proj.weight")
     outputs = [shape[0] for key, shape in shapes.items() if key.endswith(heads)]
-    folder, whole = open_checkpoint(base.name)
+    folder, whole = checkpoint.open_checkpoint(base.name)
     if outputs:
         whole.num_labels = outputs[-1]
     with torch.random.fork_rng(devices=[]):
-        model, _ = read_weights(CLASSIFIERS[type(whole)], whole, folder, base.name)
+        model, _ = checkpoint.read_weights(CLASSIFIERS[type(whole)], whole, folder, base.name)
     return model, "classes" if outputs else None

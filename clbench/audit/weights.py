@@ -5,10 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from clbench.audit.items import length_of
+from clbench.audit.items import Floats, length_of
 from clbench.audit.models import AuditedModel
 from clbench.models.families import family_of
 from clbench.models.groups import LayerGroup, depth_positions, layer_groups_of
@@ -16,8 +15,6 @@ from clbench.models.groups import LayerGroup, depth_positions, layer_groups_of
 BATCH = 32
 MOST_TOKENS = 4000
 """Most tokens at which hidden states are compared."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clbench.core.errors import DataError, PluginError, SettingsError, did_you_mean
 from clbench.core.seeds import torch_stream
-from clbench.fisher.losses import (
-    AnyBatch,
-    Loss,
-    LossFunction,
-    LossName,
-    Outputs,
-    check_batch,
-    named_loss,
-    on_device,
-    size_of,
-    take,
-)
-from clbench.fisher.per_example import Capture, squares_one_by_one
-from clbench.fisher.squares import Rotation
+from clbench.fisher import losses
+from clbench.fisher.per_example import Capture, zeros_like
+from clbench.fisher.squares import Rotation, rotate
 from clbench.models.classifier import evaluating
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
@@ -38,8 +27,8 @@ weight, and to the largest of all (some gradients, as of key biases, are only ro
 
 def diagonal_fisher(
     model: nn.Module,
-    batches: Iterable[AnyBatch],
-    loss: LossName | LossFunction = "mlm",
+    batches: Iterable[losses.AnyBatch],
+    loss: losses.LossName | losses.LossFunction = "mlm",
     mode: Mode = "sampled",
     *,
     seed: int = 0,
@@ -115,12 +104,12 @@ def diagonal_fisher(
     rng = generator if generator is not None else torch_stream("fisher", seed)
     weights = _weights(model, names)
     device = next(iter(weights.values())).device
-    chosen = partial(_given, loss) if callable(loss) else named_loss(loss)
+    chosen = partial(_given, loss) if callable(loss) else losses.named_loss(loss)
     precise = Precision(precision, device.type)
     sums = _Sums(model, weights, chosen, mode, rng, precise, rotations or {})
     with evaluating(model, trained=weights.values()), torch.enable_grad():
         for number, batch in enumerate(batches):
-            sums.add(on_device(check_batch(batch, number), device))
+            sums.add(losses.on_device(losses.check_batch(batch, number), device))
     return sums.mean()
 
 
@@ -130,7 +119,7 @@ class _Sums:
 
     model: nn.Module
     weights: dict[str, nn.Parameter]
-    loss: Loss
+    loss: losses.Loss
     mode: Mode
     rng: torch.Generator
     precision: Precision
@@ -143,8 +132,8 @@ class _Sums:
         self._labels: Tensor | None = None  # sampled once for all passes over a batch
         self._count = 0
 
-    def add(self, batch: AnyBatch) -> None:
-        examples = size_of(batch)
+    def add(self, batch: losses.AnyBatch) -> None:
+        examples = losses.size_of(batch)
         self._count += 1 if self.mode == "batched" else examples
         if self.mode == "batched":
             mean = [lambda: self._outputs(batch).mean_loss()]
@@ -163,9 +152,21 @@ class _Sums:
                 self._add(self._one_by_one(slow, self._singly(batch, range(examples))))
 
     def _one_by_one(
-        self, weights: dict[str, nn.Parameter], losses: Iterable[Callable[[], Tensor]]
+        self, weights: Mapping[str, Tensor], passes: Iterable[Callable[[], Tensor]]
     ) -> dict[str, Tensor]:
-        return squares_one_by_one(weights, losses, self.rotations)
+        """Return sums of squared gradients, by one backward pass for each loss, a scalar."""
+        totals = zeros_like(weights)
+        for single in passes:
+            value = single()
+            if not value.requires_grad:
+                continue
+            gradients = torch.autograd.grad(value, list(weights.values()), allow_unused=True)
+            for (name, total), gradient in zip(totals.items(), gradients, strict=True):
+                if gradient is not None:
+                    rotation = self.rotations.get(name)
+                    values = gradient if rotation is None else rotate(gradient, rotation)
+                    total.addcmul_(values, values)
+        return totals
 
     def mean(self) -> dict[str, Tensor]:
         if self._count == 0:
@@ -184,12 +185,12 @@ class _Sums:
         for name, value in squares.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def _try_rules(self, batch: AnyBatch) -> bool:
+    def _try_rules(self, batch: losses.AnyBatch) -> bool:
         """Determine the weights whose squares the rules get right on two examples.
 
         Returns False if all gradients of these two are 0, which proves nothing.
         """
-        small = take(batch, [0, min(1, size_of(batch) - 1)])
+        small = losses.take(batch, [0, min(1, losses.size_of(batch) - 1)])
         trial = Capture(self.model, self.weights, rotations=self.rotations)
         precision = self.precision
         self.precision = Precision("float32", precision.device_type)
@@ -210,23 +211,23 @@ class _Sums:
         self._capture = Capture(self.model, covered, like=trial, rotations=self.rotations)
         return True
 
-    def _singly(self, batch: AnyBatch, examples: Sequence[int]) -> Iterator[partial[Tensor]]:
+    def _singly(self, batch: losses.AnyBatch, examples: Sequence[int]) -> Iterator[partial[Tensor]]:
         """Yield functions for the loss of each example alone, with labels sampled for the batch."""
         if self.mode == "sampled" and self._labels is None:
             with torch.no_grad():
                 self._each(batch)
         for i in examples:
             labels = None if self._labels is None else self._labels[[i]]
-            yield partial(self._each, take(batch, [i]), labels)
+            yield partial(self._each, losses.take(batch, [i]), labels)
 
-    def _outputs(self, batch: AnyBatch) -> Outputs:
+    def _outputs(self, batch: losses.AnyBatch) -> losses.Outputs:
         # On the CPU torch's fused attention is slow in bf16.
         slow = self.precision.name == "bf16" and self.precision.device_type == "cpu"
         kernel = sdpa_kernel(SDPBackend.MATH) if slow else nullcontext()
         with self.precision.autocast(), kernel:
             return self.loss(self.model, batch)
 
-    def _each(self, batch: AnyBatch, labels: Tensor | None = None) -> Tensor:
+    def _each(self, batch: losses.AnyBatch, labels: Tensor | None = None) -> Tensor:
         """Return the loss of each example, shape (b,)."""
         outputs = self._outputs(batch)
         if labels is not None:
@@ -240,22 +241,24 @@ class _Sums:
         return outputs.losses()
 
 
-class _Given(Outputs):
+class _Given(losses.Outputs):
     """The losses that a user's function returns, in the place of logits."""
 
     def losses(self) -> Tensor:
         return self.logits
 
 
-def _given(function: LossFunction, model: nn.Module, batch: AnyBatch) -> Outputs:
-    losses = function(model, batch)
-    if not isinstance(losses, Tensor) or losses.shape != (size_of(batch),):
-        what = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+def _given(
+    function: losses.LossFunction, model: nn.Module, batch: losses.AnyBatch
+) -> losses.Outputs:
+    values = function(model, batch)
+    if not isinstance(values, Tensor) or values.shape != (losses.size_of(batch),):
+        what = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise PluginError(
-            f"the loss function must return a tensor of shape ({size_of(batch)},) with one loss "
-            f"for each example, not {what}."
+            f"the loss function must return a tensor of shape ({losses.size_of(batch)},) with one "
+            f"loss for each example, not {what}."
         )
-    return _Given(losses, losses)
+    return _Given(values, values)
 
 
 def _weights(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Parameter]:

@@ -4,38 +4,25 @@ Every use of this loss goes through `LanguageTask`: Fisher information here, rep
 score of what a model retains, and audits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from clbench.core.errors import ModelError
 from clbench.core.files import Facts, cached_tensors
 from clbench.core.seeds import stream_seed, torch_stream
 from clbench.fisher.diagonal import Mode, diagonal_fisher
 from clbench.fisher.losses import Masking, TextBatch, named_loss, on_device, text_batches
-from clbench.models.checkpoint import (
-    LanguageModel,
-    language_class,
-    load_config,
-    load_language_model,
-    load_tokenizer,
-)
-from clbench.models.classifier import evaluating
-from clbench.models.families import usable_length
-from clbench.models.locate import model_identity
+from clbench.models import checkpoint, classifier, families, locate
 from clbench.tasks.corpus import corpus_identity, read_corpus
 from clbench.training.device import Precision
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 HEAD_LR = 1e-3
 """Learning rate of a missing head: Adam's suggested default (Kingma & Ba 2015, Algorithm 1)."""
@@ -85,20 +72,22 @@ class LanguageTask:
         kind: Literal["mlm", "clm"] | None = None,
     ) -> None:
         self._name, self._revision, self._seed = name, revision, seed
-        config = config or load_config(name, revision)
-        self.kind = kind or language_class(config, name)[1]
+        config = config or checkpoint.load_config(name, revision)
+        self.kind = kind or checkpoint.language_class(config, name)[1]
         self.loss = named_loss(self.kind)
-        self.tokenizer = load_tokenizer(name, revision) if tokenizer is None else tokenizer
-        self.length = min(length, usable_length(config) or length)
+        self.tokenizer = (
+            checkpoint.load_tokenizer(name, revision) if tokenizer is None else tokenizer
+        )
+        self.length = min(length, families.usable_length(config) or length)
         self.masking = masking if self.kind == "mlm" else None
         if self.masking is not None and self.tokenizer.mask_token_id is None:
             raise ModelError(f"model {name!r}: its tokenizer has no mask token. Set mask_token.")
 
     @cached_property
-    def language(self) -> LanguageModel:
+    def language(self) -> checkpoint.LanguageModel:
         """The pretrained model with its head, loaded on first use; delete it to free its memory."""
         head_seed = stream_seed("language-head", self._seed)
-        return load_language_model(self._name, self._revision, head_seed=head_seed)
+        return checkpoint.load_language_model(self._name, self._revision, head_seed=head_seed)
 
     def batches(
         self, texts: Sequence[str], masks: torch.Generator, batch_size: int | None = None
@@ -148,7 +137,7 @@ class LanguageTask:
         def compute() -> tuple[dict[str, Tensor], Facts]:
             model.to(device)
             optimizer, losses = torch.optim.Adam(head.values(), lr=HEAD_LR), []
-            with evaluating(model, trained=head.values()):
+            with classifier.evaluating(model, trained=head.values()):
                 for batch in islice(cycle(batches()), steps):
                     with precision.autocast():
                         value = self.loss(model, on_device(batch, device)).mean_loss()
@@ -301,7 +290,7 @@ def _circumstances(
     import transformers
 
     return {
-        "model": model_identity(name, revision),
+        "model": locate.model_identity(name, revision),
         "numerics": [device.type, precision.name, torch.get_num_threads()],
         "versions": [torch.__version__, transformers.__version__],
     }

@@ -1,22 +1,18 @@
 """Losses of single examples, and the batches of text or rows that they are computed on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import PreTrainedTokenizerBase
 
 from clbench.core.errors import DataError, SettingsError
 from clbench.models.encoding import IGNORED
 from clbench.models.likelihood import only_at
 from clbench.training.batches import Batch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 LossName = Literal["mlm", "clm", "task"]
 AnyBatch = Mapping[str, Tensor] | Batch
@@ -52,7 +48,7 @@ class Outputs:
     labels: Tensor
     mask: Tensor | None = None
 
-    def sample_labels(self, rng: torch.Generator) -> Outputs:
+    def sample_labels(self, rng: torch.Generator) -> Self:
         """Return the same outputs with labels drawn from the model's own distribution."""
         logits = self.logits.detach()
         if logits.dim() == 1:

@@ -8,7 +8,7 @@ see ``benchmarks/fisher.py``.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -16,16 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from clbench.fisher.squares import (
-    Outer,
-    Part,
-    Rotation,
-    Rows,
-    Whole,
-    add_squares,
-    rotate,
-    rotate_outer,
-)
+from clbench.fisher.squares import Outer, Part, Rotation, Rows, Whole, add_squares, rotate_outer
 
 Gather = Callable[[Tensor, Sequence[Part]], None]
 Rule = Callable[..., list[tuple[Tensor | None, Part]]]
@@ -191,29 +182,6 @@ class Capture:
 def zeros_like(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return float32 zeros of each weight's shape."""
     return {n: torch.zeros_like(p, dtype=torch.float32) for n, p in parameters.items()}
-
-
-def squares_one_by_one(
-    parameters: Mapping[str, Tensor],
-    losses: Iterable[Callable[[], Tensor]],
-    rotations: Mapping[str, Rotation] | None = None,
-) -> dict[str, Tensor]:
-    """Return sums of squared gradients, by one backward pass for each loss (a scalar).
-
-    Gradients of matrices in `rotations` are rotated first.
-    """
-    totals, rotations = zeros_like(parameters), rotations or {}
-    for loss in losses:
-        value = loss()
-        if not value.requires_grad:
-            continue
-        gradients = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
-        for (name, total), gradient in zip(totals.items(), gradients, strict=True):
-            if gradient is not None:
-                rotation = rotations.get(name)
-                values = gradient if rotation is None else rotate(gradient, rotation)
-                total.addcmul_(values, values)
-    return totals
 
 
 # Rules: what one pass through a layer adds to the gradients of its weights.

@@ -1,7 +1,5 @@
 """Gradients of single examples in compact form, and the sums of their squares or sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple

@@ -13,15 +13,10 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from transformers import PreTrainedModel, Trainer
 
 from clbench.core.errors import ModelError, SettingsError, count, describe_errors, join_names
-from clbench.models.answering import family_of_whole
-from clbench.models.classifier import TaskModel
-from clbench.models.encoding import IGNORED
-from clbench.models.families import family_of
-from clbench.models.likelihood import logits_at
+from clbench.models import answering, classifier, encoding, families, likelihood
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
@@ -33,7 +28,7 @@ Loss = Callable[..., Any]
 Fisher = Mapping[str, Tensor] | str | Path
 
 
-class HostedModel(TaskModel):
+class HostedModel(classifier.TaskModel):
     """A transformers model in the shape that methods know: `backbone`, and a head for classifiers.
 
     It holds the modules of the model that the Trainer trains, not copies. A language model is all
@@ -43,7 +38,8 @@ class HostedModel(TaskModel):
     def __init__(self, model: Any) -> None:
         is_language_model = model.get_output_embeddings() is not None
         backbone = model if is_language_model else model.base_model
-        super().__init__(backbone, (family_of_whole if is_language_model else family_of)(backbone))
+        find = answering.family_of_whole if is_language_model else families.family_of
+        super().__init__(backbone, find(backbone))
         self.is_language_model = is_language_model
         if not is_language_model:
             children = model.named_children()
@@ -67,7 +63,7 @@ class HostedModel(TaskModel):
             return inputs()
         if "predict" in inputs:
             texts = {name: value for name, value in inputs.items() if name != "predict"}
-            return logits_at(self.backbone, inputs["predict"], **texts)
+            return likelihood.logits_at(self.backbone, inputs["predict"], **texts)
         return logits_of(self._whole[0](**inputs), has_loss="labels" in inputs)
 
     def head_parameter_names(self, name: str) -> list[str]:
@@ -116,7 +112,7 @@ class HostedStage(Stage):
     model: HostedModel
     rank: int = 0
     returns_outputs: bool = True
-    make_optimizer: Callable[[list[dict[str, Any]]], Optimizer] | None = None
+    make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None
     inputs: dict[str, Tensor] = field(default_factory=dict)
     own_loss: Loss | None = None
     scale: float = 1.0
@@ -138,8 +134,8 @@ class HostedStage(Stage):
         outside = [n for n, v in model.named_parameters() if v.requires_grad and id(v) not in own]
         if outside:
             raise ModelError(
-                f"protect: the Trainer trains {outside[0]}, which is outside of the model of "
-                "transformers, as in prompt tuning. Use LoRA, or train the whole model."
+                f"protect: the Trainer trains {outside[0]}, which is not a parameter of the "
+                "transformers model, as in prompt tuning. Use LoRA, or train the whole model."
             )
         device = next(hosted.parameters()).device
         precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
@@ -296,7 +292,7 @@ class HostedStage(Stage):
         """Return the Trainer's loss of the batch at hand, whose outputs these are."""
         return self.loss(batch) if self._loss is None else self._loss
 
-    def adam(self, groups: list[dict[str, Any]], kind: Any = None) -> Optimizer:
+    def adam(self, groups: list[dict[str, Any]], kind: Any = None) -> torch.optim.Optimizer:
         """Return the Trainer's optimizer for these groups, or Adam of a `kind`."""
         if kind is not None or self.make_optimizer is None:
             return super().adam(groups, kind)
@@ -342,12 +338,12 @@ def asked_tokens(labels: Tensor, shift: int) -> tuple[Tensor, Tensor]:
     `labels` of shape (b, t) have -100 where nothing is predicted; a place predicts the token
     `shift` further on. Rows with fewer tokens are filled up with place 0 and token -100.
     """
-    ahead = nn.functional.pad(labels[:, shift:], (0, shift), value=IGNORED)
-    asked = ahead != IGNORED
+    ahead = nn.functional.pad(labels[:, shift:], (0, shift), value=encoding.IGNORED)
+    asked = ahead != encoding.IGNORED
     order = asked.int().argsort(dim=1, descending=True, stable=True)
     places = order[:, : max(1, int(asked.sum(1).max()))]
     tokens = ahead.gather(1, places)
-    return places.masked_fill(tokens == IGNORED, 0), tokens
+    return places.masked_fill(tokens == encoding.IGNORED, 0), tokens
 
 
 def logits_of(outputs: Any, *, has_loss: bool) -> Tensor:

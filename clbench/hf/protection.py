@@ -6,15 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.optim import Optimizer
-from transformers import (
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from clbench.core.errors import SettingsError
 from clbench.hf.host import Fisher, HostedStage
@@ -116,7 +108,7 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         self.method = method
         self._trainer = trainer
         self._in_step = False
-        self._optimizer: Optimizer | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
         self._has_warned = False
         self.whole: Any = trainer.model
         self.stage = HostedStage.of(
@@ -154,7 +146,9 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         """Tell the method that a step is over."""
         self.method.after_step(self.stage)
 
-    def loss(self, own_loss: Callable[..., Any], inputs: dict[str, Any], items: Any) -> Tensor:
+    def loss(
+        self, own_loss: Callable[..., Any], inputs: dict[str, Any], items: Any
+    ) -> torch.Tensor:
         """Return the method's loss of a batch, as the Trainer's `compute_loss` returns its own."""
         trainer, stage, kind = self._trainer, self.stage, type(self.method)
         if kind.loss is Method.loss and kind.penalty is Method.penalty:
@@ -255,7 +249,7 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         """
         trainer, labels = self._trainer, inputs.get("labels")
         parts = trainer.current_gradient_accumulation_steps * trainer.accelerator.num_processes
-        is_class = isinstance(labels, Tensor) and labels.dim() == 1
+        is_class = isinstance(labels, torch.Tensor) and labels.dim() == 1
         if self._has_warned or parts == 1 or not is_class or trainer.compute_loss_func is not None:
             return
         self._has_warned = True
@@ -267,7 +261,7 @@ class Protection(TrainerCallback):  # type: ignore[misc]
             stacklevel=2,
         )
 
-    def _optimizer_of(self, groups: list[dict[str, Any]]) -> Optimizer:
+    def _optimizer_of(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Return the Trainer's kind of optimizer; biases and norms have no weight decay."""
         trainer: Any = self._trainer
         make, options = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(
@@ -286,7 +280,7 @@ class Protection(TrainerCallback):  # type: ignore[misc]
                 inside = [p for p in group["params"] if (id(p) in decayed) == is_decayed]
                 if inside:
                     parts.append({**group, "params": inside, "weight_decay": decay})
-        optimizer: Optimizer = make(parts, **options)
+        optimizer: torch.optim.Optimizer = make(parts, **options)
         return optimizer
 
 

@@ -14,8 +14,7 @@ from accelerate.utils import broadcast_object_list
 from matplotlib.figure import Figure
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from clbench.audit.items import DEFAULT_TASKS, hits, load_items
-from clbench.audit.language import FEWEST_TEXTS, LanguageLoss
+from clbench.audit.items import DEFAULT_TASKS, FEWEST_TEXTS, LanguageLoss, hits, load_items
 from clbench.audit.models import AuditedModel, HeadKind
 from clbench.core.errors import ModelError, SettingsError
 from clbench.figures import style

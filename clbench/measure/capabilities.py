@@ -1,46 +1,33 @@
-"""What a language model could do before, and can still do after each stage.
+"""What a language model writes, and what it can still do after each stage.
 
 Five measures, none of which depends on the tasks' labels: the loss on held-out text, zero-shot
 choices among texts, divergence from and agreement with the base model's next tokens, and
 whether answers are among the allowed ones.
 """
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
-from clbench.core.errors import (
-    DataError,
-    ModelError,
-    NonFiniteLossError,
-    SettingsError,
-    did_you_mean,
-)
+from clbench.core.errors import DataError, ModelError, NonFiniteLossError
 from clbench.core.seeds import numpy_stream
-from clbench.core.user_code import GlobalState
-from clbench.measure.writer import Writer, chosen_answers
-from clbench.models.answering import AnsweringModel
-from clbench.models.classifier import TaskModel
-from clbench.models.encoding import PromptRows
+from clbench.models import answering, encoding, families
 from clbench.models.likelihood import likelihood, logits_at
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.scenario import Scenario
-from clbench.tasks.task import Task, stratified
+from clbench.tasks.task import IntArray, Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Context
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 Measures = dict[str, float]
+Array = np.typing.NDArray[np.float32]
 PLACES = 8
 """Tokens of each text at which distributions are compared."""
 TEXT_LENGTH = 64
@@ -50,6 +37,99 @@ CHOICES = 4
 LEAST_WORDS = 8
 """Words of a text that can be continued."""
 BATCH = 32
+SPARE = 8
+"""Tokens beside an answer's: blanks around it, and the end token."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Lets a language model write.
+
+    Attributes
+    ----------
+    tokenizer
+        The model's tokenizer.
+    stops
+        Tokens that end a text.
+    most
+        Most tokens of a text, where any is allowed.
+    answer_by
+        Whether tasks with classes are scored by what is written, too.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    stops: tuple[int, ...]
+    most: int
+    answer_by: Literal["likelihood", "generation"]
+
+    def writes(self, data: TaskData) -> bool:
+        """Whether a task is scored by what the model writes."""
+        rows = data.rows
+        is_text = isinstance(rows, encoding.PromptRows) and rows.targets is not None
+        return is_text or self.answer_by == "generation"
+
+    def length(self, data: TaskData) -> int:
+        """Return the most tokens to write for a row.
+
+        Where answers are given, a longer text is none of them: a token holds a byte or more.
+        """
+        rows = data.rows
+        if not isinstance(rows, encoding.PromptRows) or rows.names is None:
+            return self.most
+        return SPARE + max(len(name.encode()) for names in rows.names for name in names)
+
+    def texts(self, context: Context, data: TaskData) -> list[str]:
+        """Return what the model writes for each row: one line, without blanks around it."""
+        model = context.model
+        assert isinstance(model, answering.AnsweringModel)
+        model.eval()
+        lengths, most = data.rows.lengths, self.length(data)
+        room = np.full(len(lengths), most)
+        limit = families.usable_length(model.config)
+        if limit is not None and not model.encoder_decoder:
+            room = (limit - lengths).clip(1, most)  # the same as if each row were alone
+        size = context.protocol.eval_batch_size
+        texts: dict[int, str] = {}
+        for part in np.unique(room):
+            same = np.flatnonzero(room == part)
+            order = same[np.argsort(-lengths[same], kind="stable")]
+            for start in range(0, len(order), size):
+                rows = order[start : start + size]
+                inputs = data.batch(rows, context.device).inputs
+                with context.precision.autocast():
+                    written = model.write(inputs, self.stops, int(part))
+                lines = self.tokenizer.batch_decode(written, skip_special_tokens=True)
+                for row, text in zip(rows.tolist(), lines, strict=True):
+                    texts[row] = text.partition("\n")[0].strip()
+        return [texts[row] for row in range(len(lengths))]
+
+
+def chosen_answers(texts: list[str], rows: encoding.PromptRows) -> IntArray:
+    """Return the number of the answer that each text is, shape (n,); -1 if it is none."""
+    assert rows.names is not None
+    shared = len(rows.names) == 1
+    return np.array(
+        [
+            next((k for k, name in enumerate(rows.names[0 if shared else i]) if name == text), -1)
+            for i, text in enumerate(texts)
+        ],
+        dtype=np.int64,
+    )
+
+
+def as_outputs(choices: IntArray, rows: encoding.PromptRows) -> Array:
+    """Return choices as logits, shape (n, k), for metrics of classes.
+
+    What is no answer counts as the class after the right one: as an error. For regression, it
+    counts as the mean of all values, and outputs are of shape (n, 1).
+    """
+    assert rows.names is not None
+    if rows.values is not None:
+        values = np.asarray([*rows.values, np.mean(rows.values)], dtype=np.float32)
+        return values[choices][:, None]
+    k = len(rows.names[0])
+    numbers = np.where(choices < 0, (rows.labels + 1) % k, choices)
+    return np.eye(k, dtype=np.float32)[numbers]
 
 
 @dataclass(frozen=True)
@@ -73,14 +153,14 @@ class CapabilityData:
     continuations: tuple[tuple[str, ...], ...]
     right: tuple[int, ...]
     tasks: tuple[TaskData, ...]
-    tokenizer: "PreTrainedTokenizerBase"
+    tokenizer: PreTrainedTokenizerBase
 
     @classmethod
     def of(
         cls,
         texts: Sequence[str],
         tasks: Sequence[TaskData],
-        tokenizer: "PreTrainedTokenizerBase",
+        tokenizer: PreTrainedTokenizerBase,
         seed: int,
     ) -> Self:
         """Return the data made of held-out texts.
@@ -136,7 +216,7 @@ class Capabilities:
     scored: Sequence[TaskData]
     writer: Writer
     scoring: Callable[[int], AbstractContextManager[object]]
-    _base: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    _base: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def measure(self, tasks: int) -> Measures:
         """Return the measures, with answers to the first `tasks` tasks.
@@ -158,7 +238,7 @@ class Capabilities:
             If training has diverged.
         """
         model = self.context.model
-        assert isinstance(model, AnsweringModel)
+        assert isinstance(model, answering.AnsweringModel)
         model.eval()
         is_base = not self._base  # the method has not been set up yet
         with torch.inference_mode(), self.context.precision.autocast():
@@ -172,7 +252,7 @@ class Capabilities:
             )
         return measures
 
-    def _on_texts(self, model: AnsweringModel) -> Measures:
+    def _on_texts(self, model: answering.AnsweringModel) -> Measures:
         """Return loss, divergence and agreement on the held-out texts."""
         total = count = divergence = same = 0.0
         places, is_base = 0, not self._base
@@ -208,7 +288,7 @@ class Capabilities:
             "same_token": same / places,
         }
 
-    def _zero_shot(self, model: AnsweringModel) -> Measures:
+    def _zero_shot(self, model: answering.AnsweringModel) -> Measures:
         """Return the accuracy of choices that no task trains."""
         data, backbone = self.data, model.backbone
         scores = likelihood(backbone, data.tokenizer, data.prompts, data.continuations)
@@ -225,7 +305,7 @@ class Capabilities:
         """Return the share of written answers that are allowed ones, if tasks have any."""
         allowed: list[bool] = []
         for data in self.scored[:tasks]:
-            if isinstance(data.rows, PromptRows) and data.rows.names is not None:
+            if isinstance(data.rows, encoding.PromptRows) and data.rows.names is not None:
                 few = np.arange(len(data.rows))[: self.context.protocol.capability_rows]
                 rows = data.rows.take(few)
                 own = nullcontext() if is_base else self.scoring(data.task)
@@ -277,48 +357,3 @@ def capability_data(
         tasks.append(TaskData(0, name, name, False, encoded, pad))
     texts = context.held_out_texts(count)
     return CapabilityData.of(texts, tasks, prompts.tokenizer, context.seed)
-
-
-HarnessScores = dict[str, dict[str, float]]
-
-
-def check_harness(tasks: Sequence[str]) -> None:
-    """Raise a SettingsError if the harness is missing, or does not know one of the tasks."""
-    if not tasks:
-        return
-    if importlib.util.find_spec("lm_eval") is None:
-        raise SettingsError("--lm-eval needs the package lm-eval: pip install lm-eval.")
-    from lm_eval.tasks import TaskManager
-
-    known = TaskManager().all_tasks
-    for name in tasks:
-        if name not in known:
-            raise SettingsError(f"--lm-eval: there is no task {name!r}.{did_you_mean(name, known)}")
-
-
-def harness_scores(
-    model: TaskModel,
-    tokenizer: "PreTrainedTokenizerBase",
-    tasks: Sequence[str],
-    *,
-    batch_size: int,
-) -> HarnessScores:
-    """Return the scores of tasks by name and metric, such as ``acc`` and ``acc_norm``."""
-    from lm_eval import simple_evaluate
-    from lm_eval.models.huggingface import HFLM
-
-    model.eval()
-    harness: Any = HFLM(pretrained=model.backbone, tokenizer=tokenizer, batch_size=batch_size)
-    state = GlobalState()  # the harness seeds all random numbers
-    try:
-        results: Any = simple_evaluate(model=harness, tasks=list(tasks), bootstrap_iters=0)
-    finally:
-        state.restore()
-    return {
-        name: {
-            metric.removesuffix(",none"): float(value)
-            for metric, value in scores.items()
-            if isinstance(value, int | float) and "," in metric
-        }
-        for name, scores in results["results"].items()
-    }

@@ -1,21 +1,22 @@
-"""Score what a model retains of its pretraining: its language-model head on held-out texts."""
+"""Scores besides the tasks': a pretrained head on held-out texts, and lm-evaluation-harness."""
 
+import importlib.util
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
-from clbench.core.errors import NonFiniteLossError
-from clbench.core.seeds import torch_stream
-from clbench.fisher.language import LanguageTask, shuffled
-from clbench.fisher.losses import next_tokens, on_device, size_of
-from clbench.models.encoding import IGNORED
+from clbench.core import seeds, user_code
+from clbench.core.errors import NonFiniteLossError, SettingsError, did_you_mean
+from clbench.fisher import language, losses
+from clbench.models import classifier, encoding
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import Precision, resolve_precision
 from clbench.training.protocol import Protocol
 
-Batches = Sequence[dict[str, Tensor]]
+Batches = Sequence[dict[str, torch.Tensor]]
 HEAD_TEXTS = 2000
 """Maximum texts for fitting a missing head."""
 FEW_TOKENS = 400
@@ -37,7 +38,9 @@ class PretrainingScorer:
         Description of the texts, for notes in results.
     """
 
-    def __init__(self, task: LanguageTask, batches: Batches, part: Batches, source: str) -> None:
+    def __init__(
+        self, task: language.LanguageTask, batches: Batches, part: Batches, source: str
+    ) -> None:
         self._task, self._batches, self._part = task, batches, part
         labels = torch.cat([_labels(batch) for batch in batches])
         self._tokens = len(labels)
@@ -52,7 +55,7 @@ class PretrainingScorer:
 
     def score(
         self,
-        backbone: nn.Module,
+        backbone: torch.nn.Module,
         *,
         part: bool = False,
         precision: Precision,
@@ -76,7 +79,7 @@ class PretrainingScorer:
         around = self._task.around(backbone, device)
         with torch.inference_mode(), precision.autocast(), around as model:
             for batch in self._part if part else self._batches:
-                outputs = self._task.loss(model, on_device(batch, device))
+                outputs = self._task.loss(model, losses.on_device(batch, device))
                 assert outputs.mask is not None
                 tokens = outputs.mask.sum()
                 hits = (outputs.logits.argmax(-1) == outputs.labels) * outputs.mask
@@ -121,19 +124,19 @@ def make_scorer(
         If the model has no language-model head, its tokenizer no mask, or the corpus no text.
     """
     seed, corpus = protocol.data_seed, protocol.corpus
-    task = LanguageTask(
+    task = language.LanguageTask(
         protocol.model, protocol.revision, seed=seed, length=text_length, masking="mask"
     )
-    whole = list(task.batches(texts, torch_stream("held-out-masks", seed)))
+    whole = list(task.batches(texts, seeds.torch_stream("held-out-masks", seed)))
     source = (
-        f"{sum(map(size_of, whole))} held-out texts of {corpus_name(corpus)}, cut at "
+        f"{sum(map(losses.size_of, whole))} held-out texts of {corpus_name(corpus)}, cut at "
         f"{task.length} tokens"
     )
 
     def head_batches() -> Batches:
         others = read_corpus(corpus, HEAD_TEXTS, seed)
-        batches = list(task.batches(others, torch_stream("head-masks", seed)))
-        return shuffled(batches, torch_stream("head-order", seed))
+        batches = list(task.batches(others, seeds.torch_stream("head-masks", seed)))
+        return language.shuffled(batches, seeds.torch_stream("head-order", seed))
 
     settings = {"texts": HEAD_TEXTS, "text_length": text_length, "head_steps": head_steps}
     head_loss = task.fit_head(
@@ -145,28 +148,73 @@ def make_scorer(
     )
     if head_loss is not None:
         source += (
-            f", by a head fitted in {head_steps} steps with the encoder frozen, as the checkpoint "
-            f"has none (loss {head_loss[0]:.2f} to {head_loss[1]:.2f})"
+            f", by a head fitted in {head_steps} steps with the encoder frozen: the checkpoint has "
+            f"none (loss {head_loss[0]:.2f} to {head_loss[1]:.2f})"
         )
     return PretrainingScorer(task, whole, _thinned(whole, protocol.curve_rows), source)
 
 
 def _thinned(batches: Batches, count: int) -> Batches:
     """Return about `count` of the masked texts, spread evenly over the batches."""
-    total = sum(map(size_of, batches))
+    total = sum(map(losses.size_of, batches))
     if total <= count:
         return batches
     positions = np.linspace(0, total - 1, count).round().astype(int)
     part, start = [], 0
     for batch in batches:
-        rows = positions[(positions >= start) & (positions < start + size_of(batch))] - start
-        start += size_of(batch)
+        rows = positions[(positions >= start) & (positions < start + losses.size_of(batch))] - start
+        start += losses.size_of(batch)
         if len(rows):
             part.append({key: value[rows] for key, value in batch.items()})
     return part
 
 
-def _labels(batch: dict[str, Tensor]) -> Tensor:
+def _labels(batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the tokens to predict; shape (n,)."""
-    labels = batch["labels"] if "labels" in batch else next_tokens(batch)
-    return labels[labels != IGNORED]
+    labels = batch["labels"] if "labels" in batch else losses.next_tokens(batch)
+    return labels[labels != encoding.IGNORED]
+
+
+HarnessScores = dict[str, dict[str, float]]
+
+
+def check_harness(tasks: Sequence[str]) -> None:
+    """Raise a SettingsError if the harness is missing, or does not know one of the tasks."""
+    if not tasks:
+        return
+    if importlib.util.find_spec("lm_eval") is None:
+        raise SettingsError("--lm-eval needs the package lm-eval: pip install lm-eval.")
+    from lm_eval.tasks import TaskManager
+
+    known = TaskManager().all_tasks
+    for name in tasks:
+        if name not in known:
+            raise SettingsError(f"--lm-eval: there is no task {name!r}.{did_you_mean(name, known)}")
+
+
+def harness_scores(
+    model: classifier.TaskModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tasks: Sequence[str],
+    *,
+    batch_size: int,
+) -> HarnessScores:
+    """Return the scores of tasks by name and metric, such as ``acc`` and ``acc_norm``."""
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+
+    model.eval()
+    harness: Any = HFLM(pretrained=model.backbone, tokenizer=tokenizer, batch_size=batch_size)
+    state = user_code.GlobalState()  # the harness seeds all random numbers
+    try:
+        results: Any = simple_evaluate(model=harness, tasks=list(tasks), bootstrap_iters=0)
+    finally:
+        state.restore()
+    return {
+        name: {
+            metric.removesuffix(",none"): float(value)
+            for metric, value in scores.items()
+            if isinstance(value, int | float) and "," in metric
+        }
+        for name, scores in results["results"].items()
+    }

@@ -1,24 +1,23 @@
 """Rows of R and of P: score the tasks of a cell, and linear probes of its features."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import nn
+import transformers
 
-from clbench.measure.capabilities import CapabilityData
-from clbench.measure.writer import Writer, as_outputs, chosen_answers
+from clbench.core.files import Facts, cached_tensors
+from clbench.measure.capabilities import Array, CapabilityData, Writer, as_outputs, chosen_answers
 from clbench.methods.base import Method
-from clbench.models.encoding import PromptRows
+from clbench.models import classifier, encoding
 from clbench.results.cell import correct_rows, pack_rows
 from clbench.shifts.scenario import Scenario
 from clbench.tasks.metrics import right_texts, score, score_texts, told_scores
-from clbench.tasks.task import IntArray
+from clbench.tasks.task import IntArray, Rows
 from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.stage import Context
@@ -39,7 +38,7 @@ class ColumnScorer(Protocol):
 
     def score(
         self,
-        backbone: nn.Module,
+        backbone: torch.nn.Module,
         *,
         part: bool = False,
         precision: Precision,
@@ -133,7 +132,7 @@ class RowScorer:
             metrics, own = task.metrics, task.own
             with self.method.scoring(j):
                 if writer is not None and writer.writes(data[j]):
-                    assert isinstance(rows, PromptRows)
+                    assert isinstance(rows, encoding.PromptRows)
                     texts = writer.texts(context, data[j])
                     if rows.targets is not None:
                         row[j] = score_texts(metrics, texts, rows.targets)
@@ -189,7 +188,6 @@ class RowScorer:
         return {name: score for (name, _), score in named if score is not None}
 
 
-Array = npt.NDArray[np.float32]
 ProbeRow = list[float | None]
 BEFORE = -1
 """The stage before the first one: the pretrained model."""
@@ -240,24 +238,22 @@ class LinearProbes:
             return self.context.features(data)
 
 
-def fit_classes(
-    features: Array, labels: npt.NDArray[np.int64], outputs: int
-) -> Callable[[Array], Array]:
+def fit_classes(features: Array, labels: IntArray, outputs: int) -> Callable[[Array], Array]:
     """Return a function from features to log-probabilities of shape (n, outputs).
 
     Logistic regression on standardised features, with an L2 penalty of weight 1 (the default of
     scikit-learn). Classes without rows get a log-probability of -1e9.
     """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    from sklearn import linear_model, pipeline, preprocessing
 
     classes = np.unique(labels)
     if len(classes) > 1:
-        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=MOST_ITERATIONS))
+        model = pipeline.make_pipeline(
+            preprocessing.StandardScaler(),
+            linear_model.LogisticRegression(max_iter=MOST_ITERATIONS),
+        )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore")  # of the optimizer, which may stop early
             model.fit(features, labels)
 
     def predict(features: Array) -> Array:
@@ -272,17 +268,99 @@ def fit_classes(
     return predict
 
 
-def fit_regression(
-    features: Array, labels: npt.NDArray[np.float32], outputs: int
-) -> Callable[[Array], Array]:
+def fit_regression(features: Array, labels: Array, outputs: int) -> Callable[[Array], Array]:
     """Return a function from features to predictions of shape (n, 1): ridge regression.
 
     On standardised features, with a penalty of weight 1 (the default of scikit-learn).
     """
-    from sklearn.linear_model import Ridge
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    from sklearn import linear_model, pipeline, preprocessing
 
-    model = make_pipeline(StandardScaler(), Ridge())
+    model = pipeline.make_pipeline(preprocessing.StandardScaler(), linear_model.Ridge())
     model.fit(features, labels)
     return lambda features: np.asarray(model.predict(features), np.float32)[:, None]
+
+
+BATCH_TOKENS = 8192
+"""Most tokens in a batch, padding included; a longer row is a batch of its own."""
+
+
+def embed_rows(
+    backbone: transformers.PreTrainedModel,
+    tokenizer: transformers.PreTrainedTokenizerBase,
+    rows: Rows,
+    max_length: int,
+    device: str | torch.device = "cpu",
+    pooling: classifier.Pooling = "auto",
+    *,
+    identity: Mapping[str, Any] | None = None,
+) -> Array:
+    """Return one vector per row, computed in float32 without dropout.
+
+    For multiple choice it is the mean over the choices.
+
+    Parameters
+    ----------
+    backbone, tokenizer
+        A whole pretrained backbone, which is moved to `device`, and its tokenizer.
+    rows, max_length
+        Texts, and the number of tokens to truncate them to; labels are ignored.
+    pooling
+        As in `clbench.models.classifier.build_classifier`; ``auto`` is [CLS] for encoders.
+    identity
+        The model's identity, from `clbench.models.locate.model_identity`. With it the vectors are
+        stored in the user's cache, by identity, rows and settings.
+
+    Returns
+    -------
+    ndarray
+        Shape (n, h), float32.
+    """
+
+    def compute() -> tuple[dict[str, torch.Tensor], Facts]:
+        if not len(rows):
+            return {"vectors": torch.empty(0, int(backbone.config.hidden_size))}, {}
+        encoded = encoding.encode(rows, tokenizer, max_length)
+        model = classifier.Classifier(backbone, {}, head_seed=lambda name: 0, pooling=pooling)
+        model.to(device).eval()
+
+        def features(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+            vectors = model.features(inputs).float()
+            return vectors.mean(1) if encoded.choices else vectors
+
+        vectors = map_rows(features, encoded, int(tokenizer.pad_token_id), device)
+        return {"vectors": torch.from_numpy(vectors)}, {}
+
+    if identity is None:
+        tensors, _ = compute()
+    else:
+        settings = [encoding.tokenizer_digest(tokenizer), rows.digest, max_length, pooling]
+        key = {"model": dict(identity), "settings": settings}
+        tensors, _ = cached_tensors("embeddings", key, compute)
+    array: Array = tensors["vectors"].numpy()
+    return array
+
+
+def map_rows(
+    function: Callable[[dict[str, torch.Tensor]], torch.Tensor],
+    encoded: encoding.EncodedRows,
+    pad: int,
+    device: str | torch.device,
+) -> Array:
+    """Return `function`'s outputs for all rows, shape (n, …), in inference mode.
+
+    It gets padded batches on `device`, and returns shape (b, …).
+    """
+    # Rows of similar length together: little padding, and the same batches every time.
+    order = np.argsort(encoded.lengths, kind="stable")[::-1]
+    parts, start = [], 0
+    with torch.inference_mode():
+        while start < len(order):
+            longest = int(encoded.lengths[order[start]])
+            at = order[start : start + max(1, BATCH_TOKENS // max(1, longest))]
+            inputs, _ = encoded.collate(at, pad)
+            inputs = {name: value.to(device) for name, value in inputs.items()}
+            parts.append(function(inputs).float().cpu().numpy())
+            start += len(at)
+    result = np.empty((len(order), *parts[0].shape[1:]), dtype=np.float32)
+    result[order] = np.concatenate(parts)
+    return result

@@ -1,24 +1,20 @@
 """A language model whose own head answers every task in words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
+import transformers
 from torch import Tensor
 
 from clbench.core.errors import ModelError
-from clbench.models.checkpoint import load_generator, random_model
-from clbench.models.classifier import TaskModel, evaluating
+from clbench.models.checkpoint import load_generator
+from clbench.models.classifier import TaskModel, evaluating, last_token
 from clbench.models.families import Family, family_of
 from clbench.models.likelihood import AnswerScorer, logits_at
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 AnswerScore = Literal["sum", "mean"]
 PACKING_TOLERANCE = {True: 1e-3, False: 0.2}
@@ -47,23 +43,22 @@ class AnsweringModel(TaskModel):
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: transformers.PreTrainedModel,
         *,
         answer_score: AnswerScore = "sum",
         pad_id: int = 0,
         packs: bool = False,
     ) -> None:
-        from transformers import GenerationConfig
-
         super().__init__(model, family_of_whole(model))
-        model.generation_config = GenerationConfig()  # a checkpoint's may not be greedy
+        # A checkpoint's own may not be greedy.
+        model.generation_config = transformers.GenerationConfig()
         self.encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
         self.packs, self._packing_checked = packs, False
         self._scorer = AnswerScorer(model, pad_id=pad_id, mean=answer_score == "mean")
         self._pad_id = pad_id
 
     @property
-    def body(self) -> PreTrainedModel:
+    def body(self) -> transformers.PreTrainedModel:
         """The model without its language-model head."""
         return self.backbone.base_model
 
@@ -90,20 +85,13 @@ class AnsweringModel(TaskModel):
             hidden: Tensor = encoder(**arguments).last_hidden_state
         else:
             hidden = self.body(**arguments, **self.family.options).last_hidden_state
-        last = inputs["predict"][:, 0] if "predict" in inputs else _last(inputs["attention_mask"])
-        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+        if "predict" not in inputs:
+            return last_token(hidden, inputs["attention_mask"])
+        return hidden[torch.arange(len(hidden), device=hidden.device), inputs["predict"][:, 0]]
 
     def head_parameter_names(self, name: str) -> list[str]:
         """Return no names: tasks have no heads of their own."""
         return []
-
-    def randomise_backbone(self, seed: int) -> None:
-        """Reinitialise the model as its architecture does."""
-        fresh = random_model(self.config, seed, type(self.backbone))
-        values = dict(fresh.named_parameters())
-        with torch.no_grad():
-            for name, parameter in self.backbone.named_parameters():
-                parameter.copy_(values[name])
 
     @torch.inference_mode()
     def write(self, inputs: Mapping[str, Tensor], stops: Sequence[int], most: int) -> list[Tensor]:
@@ -118,12 +106,10 @@ class AnsweringModel(TaskModel):
         most
             Most tokens of a text.
         """
-        from transformers import GenerationConfig
-
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         if not self.encoder_decoder:
             ids, mask = _pad_left(ids, mask, self._pad_id)
-        config = GenerationConfig(
+        config = transformers.GenerationConfig(
             do_sample=False,
             num_beams=1,
             max_new_tokens=most,
@@ -258,14 +244,14 @@ def _places(lengths: Sequence[int], room: int) -> tuple[list[tuple[int, int]], i
     return places, max(used)
 
 
-def stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def stop_tokens(tokenizer: transformers.PreTrainedTokenizerBase) -> list[int]:
     """Return the tokens that end a written text: the end token, and all with a line break."""
     texts = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
     stops = {number for number, text in enumerate(texts) if "\n" in text}
     return sorted(stops | {int(tokenizer.eos_token_id or 0)})
 
 
-def family_of_whole(model: PreTrainedModel) -> Family:
+def family_of_whole(model: transformers.PreTrainedModel) -> Family:
     """Return the family of a model with a head: that of its body, with paths from the whole."""
     if getattr(model.config, "is_encoder_decoder", False):
         parts = [name for name, _ in model.named_modules() if name.endswith((".block", ".layers"))]
@@ -289,10 +275,6 @@ def family_of_whole(model: PreTrainedModel) -> Family:
         parallel=tuple(prefix + name for name in family.parallel),
         elsewhere={prefix + name: group for name, group in family.elsewhere.items()},
     )
-
-
-def _last(mask: Tensor) -> Tensor:
-    return mask.cumsum(1).argmax(1)
 
 
 def _pad_left(ids: Tensor, mask: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+import transformers
 
 from clbench.core.errors import ModelError
 from clbench.models.families import family_of, reads_segments
@@ -27,18 +28,17 @@ UNKNOWN_WORDS = "zqxj \N{SNOWMAN}"
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep progress bars and reports of unused weights off the terminal while loading."""
-    from transformers.utils import logging as hf_logging
-
+    bars_logging = transformers.utils.logging
     logger = logging.getLogger("transformers")
-    level, bars = logger.level, hf_logging.is_progress_bar_enabled()
+    level, bars = logger.level, bars_logging.is_progress_bar_enabled()
     logger.setLevel(logging.ERROR)
-    hf_logging.disable_progress_bar()
+    bars_logging.disable_progress_bar()
     try:
         yield
     finally:
         logger.setLevel(level)
         if bars:
-            hf_logging.enable_progress_bar()
+            bars_logging.enable_progress_bar()
 
 
 def load_config(name: str, revision: str | None = None) -> PreTrainedConfig:
@@ -56,12 +56,10 @@ def open_checkpoint(
     name: str, revision: str | None = None, *, weights: bool = True, tokenizer: bool = False
 ) -> tuple[Path, PreTrainedConfig]:
     """Return a model's folder, which `check_folder` checks first, and its configuration."""
-    from transformers import AutoConfig
-
     folder = local_folder(name, revision)
     check_folder(folder, name, weights=weights, tokenizer=tokenizer)
     with quiet(), one_line_errors(name, f"{folder / 'config.json'} cannot be used"):
-        config: PreTrainedConfig = AutoConfig.from_pretrained(
+        config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(
             str(folder), trust_remote_code=False, local_files_only=True
         )
     if getattr(config, "num_hidden_layers", 0) > MOST_LAYERS:
@@ -90,11 +88,9 @@ def load_tokenizer(
         If the model cannot be found, or its tokenizer is missing, belongs to another model or
         needs a package or code that is missing.
     """
-    from transformers import AutoTokenizer
-
     folder, config = open_checkpoint(name, revision, weights=False, tokenizer=True)
     with quiet(), one_line_errors(name, f"its tokenizer in {folder} cannot be loaded"):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
             str(folder), trust_remote_code=False, local_files_only=True
         )
     tokenizer.padding_side = "right"
@@ -251,11 +247,9 @@ def random_model(
 
 
 def _backbone_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    from transformers import MODEL_MAPPING
-
-    if type(config) not in MODEL_MAPPING:
+    if type(config) not in transformers.MODEL_MAPPING:
         raise ValueError(f"transformers has no model without a head for {config.model_type!r}")
-    kind = MODEL_MAPPING[type(config)]
+    kind = transformers.MODEL_MAPPING[type(config)]
     chosen: type[PreTrainedModel] = kind[0] if isinstance(kind, (tuple, list)) else kind
     return chosen
 
@@ -320,16 +314,19 @@ def language_class(
 
     Raises a ModelError if transformers has none for the architecture.
     """
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
-
-    if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False):
-        return MODEL_FOR_MASKED_LM_MAPPING[type(config)], "mlm"
-    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
-        return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "clm"
+    if _is_encoder(config):
+        return transformers.MODEL_FOR_MASKED_LM_MAPPING[type(config)], "mlm"
+    if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        return transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "clm"
     raise ModelError(
         f"model {name!r}: transformers has no language-model head for {config.model_type!r}, "
         "which ewc-mlm, generic-replay and the shift pretraining need. Use another model."
     )
+
+
+def _is_encoder(config: PreTrainedConfig) -> bool:
+    is_masked = type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING
+    return is_masked and not getattr(config, "is_decoder", False)
 
 
 def load_generator(name: str, revision: str | None = None) -> PreTrainedModel:
@@ -341,17 +338,12 @@ def load_generator(name: str, revision: str | None = None) -> PreTrainedModel:
         As `clbench.models.checkpoint.load_backbone`, or if the model is an encoder, or the
         checkpoint lacks the head.
     """
-    from transformers import (
-        MODEL_FOR_CAUSAL_LM_MAPPING,
-        MODEL_FOR_MASKED_LM_MAPPING,
-        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-    )
-
     folder, config = open_checkpoint(name, revision)
     encodes, kind = bool(getattr(config, "is_encoder_decoder", False)), type(config)
-    heads = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if encodes else MODEL_FOR_CAUSAL_LM_MAPPING
-    is_encoder = kind in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
-    if kind not in heads or (is_encoder and not encodes):
+    heads = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    if encodes:
+        heads = transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    if kind not in heads or (_is_encoder(config) and not encodes):
         raise ModelError(
             f"model {name!r}: {config.model_type!r} has no language-model head that writes text. "
             "Use a decoder, or head = 'classification'."

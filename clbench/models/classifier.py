@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +15,7 @@ from clbench.models.checkpoint import load_backbone, random_model
 from clbench.models.encoding import trim_embeddings
 from clbench.models.families import Family, family_of, is_stock, only_first_token, reads_segments
 from clbench.models.groups import LayerGroup, layer_groups_of
+from clbench.tasks.task import IntArray
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -122,8 +121,19 @@ class TaskModel(nn.Module):
         raise NotImplementedError
 
     def randomise_backbone(self, seed: int) -> None:
-        """Reinitialise the backbone as its architecture does."""
-        raise NotImplementedError
+        """Reinitialise the backbone as its architecture does.
+
+        A trimmed table gets the rows that the whole table would get.
+        """
+        backbone = random_model(self.config, seed, type(self.backbone))
+        values = dict(backbone.named_parameters())
+        table = backbone.get_input_embeddings().weight
+        with torch.no_grad():
+            for name, parameter in self.backbone.named_parameters():
+                value = values[name]
+                if self.vocabulary is not None and value is table:
+                    value = value[self.vocabulary.to(value.device)]
+                parameter.copy_(value)
 
     def growing_outputs(self) -> dict[str, int] | None:
         """Return the outputs in use by the names of the weights of heads that grow.
@@ -296,21 +306,6 @@ class Classifier(TaskModel):
         """
         return self.apply_head(self.dropout(self.features(inputs, inputs_embeds)), head)
 
-    def randomise_backbone(self, seed: int) -> None:
-        """Reinitialise the backbone as its architecture does.
-
-        A trimmed table gets the rows that the whole table would get.
-        """
-        backbone = random_model(self.config, seed)
-        values = dict(backbone.named_parameters())
-        table = backbone.get_input_embeddings().weight
-        with torch.no_grad():
-            for name, parameter in self.backbone.named_parameters():
-                value = values[name]
-                if self.vocabulary is not None and value is table:
-                    value = value[self.vocabulary.to(value.device)]
-                parameter.copy_(value)
-
     def growing_outputs(self) -> dict[str, int] | None:
         """As in `TaskModel`; None if a head that grows is not a plain dense layer.
 
@@ -357,7 +352,7 @@ def build_classifier(
     *,
     revision: str | None = None,
     heads: Mapping[str, int],
-    vocabulary: npt.NDArray[np.int64] | None = None,
+    vocabulary: IntArray | None = None,
     **options: Any,
 ) -> Classifier:
     """Return a pretrained backbone, as `load_backbone` does, with newly initialised heads.

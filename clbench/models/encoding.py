@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -34,13 +33,13 @@ bf16, 60 steps) unrounded widths take 400 MB more memory and a tenth more time.
 class EncodedRows:
     """Tokenised rows, stored end to end."""
 
-    ids: npt.NDArray[np.int32]
+    ids: np.typing.NDArray[np.int32]
     """Token numbers of all rows, shape (sum of lengths,)."""
-    types: npt.NDArray[np.uint8] | None
+    types: np.typing.NDArray[np.uint8] | None
     """Segment number of each token, or None if the tokenizer gives none."""
     offsets: IntArray
     """Shape (n·k + 1,): sequence i is ``ids[offsets[i]:offsets[i + 1]]``."""
-    labels: npt.NDArray[Any]
+    labels: np.typing.NDArray[Any]
     """Shape (n,): class numbers (int64) or targets (float32)."""
     choices: int = 0
     """For multiple choice k, the sequences of a row, one after another; else 0: k is 1."""
@@ -63,7 +62,7 @@ class EncodedRows:
     def _sequence_lengths(self) -> IntArray:
         return np.diff(self.offsets)
 
-    def _sequences(self, positions: npt.ArrayLike) -> IntArray:
+    def _sequences(self, positions: np.typing.ArrayLike) -> IntArray:
         """Return the numbers of the sequences of the rows at `positions`, shape (m·k,)."""
         k, at = max(1, self.choices), np.asarray(positions, dtype=np.int64)
         return (at[:, None] * k + np.arange(k)).ravel()
@@ -71,7 +70,7 @@ class EncodedRows:
     def lock(self) -> Self:
         """Return a copy with read-only arrays, since all cells of a process share them."""
 
-        def lock(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        def lock(array: np.typing.NDArray[Any]) -> np.typing.NDArray[Any]:
             return np.frombuffer(array.tobytes(), dtype=array.dtype)  # bytes stay read-only
 
         names = ("ids", "types", "offsets", "labels", "groups")
@@ -83,7 +82,7 @@ class EncodedRows:
         """Return the rows with each id replaced by its position in `vocabulary` (ascending)."""
         return replace(self, ids=np.searchsorted(vocabulary, self.ids).astype(np.int32))
 
-    def take(self, positions: npt.ArrayLike) -> Self:
+    def take(self, positions: np.typing.ArrayLike) -> Self:
         """Return the rows at `positions`, in that order."""
         at, rows = self._sequences(positions), np.asarray(positions, dtype=np.int64)
         lengths = self._sequence_lengths[at]
@@ -103,7 +102,9 @@ class EncodedRows:
             **own,
         )
 
-    def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
+    def collate(
+        self, positions: np.typing.ArrayLike, pad_id: int
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """Return one batch, padded on the right to its longest sequence and up to `WIDTH_STEP`.
 
         Returns
@@ -121,12 +122,12 @@ class EncodedRows:
         mask = np.arange(width)[None, :] < lengths[:, None]
         flat = _flat_positions(self.offsets[at], lengths)
 
-        def fill(values: npt.NDArray[Any], empty: int) -> Tensor:
+        def fill(values: np.typing.NDArray[Any], empty: int) -> Tensor:
             table = np.full(mask.shape, empty, dtype=np.int64)
             table[mask] = values[flat]
             return shaped(table)
 
-        def shaped(table: npt.NDArray[np.int64]) -> Tensor:
+        def shaped(table: np.typing.NDArray[np.int64]) -> Tensor:
             shape = (len(rows), self.choices, width) if self.choices else table.shape
             return torch.from_numpy(table.reshape(shape))
 
@@ -154,7 +155,7 @@ def encode(
     """
 
     def tokenise() -> tuple[dict[str, Tensor], Facts]:
-        arrays: dict[str, list[npt.NDArray[Any]]] = {"ids": [], "types": []}
+        arrays: dict[str, list[np.typing.NDArray[Any]]] = {"ids": [], "types": []}
         for start in range(0, len(rows), CHUNK):
             first, *others = (list(column[start : start + CHUNK]) for column in rows.texts)
             if rows.choices:
@@ -249,7 +250,7 @@ def trim_embeddings(backbone: PreTrainedModel, vocabulary: IntArray) -> Tensor:
 
 IGNORED = -100
 """Label of a token that is not predicted, as in transformers."""
-TokenArray = npt.NDArray[np.int32]
+TokenArray = np.typing.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -300,7 +301,9 @@ class PromptRows(EncodedRows):
         lengths: IntArray = (self.answers >= 0).sum(axis=1)
         return lengths
 
-    def collate(self, positions: npt.ArrayLike, pad_id: int) -> tuple[dict[str, Tensor], Tensor]:
+    def collate(
+        self, positions: np.typing.ArrayLike, pad_id: int
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """Return one batch, padded on the right.
 
         Returns

@@ -1,21 +1,17 @@
 """What differs between architectures: layers, embeddings, pooling, inputs, and the last layer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from clbench.core.errors import ModelError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
 
 LastLayer = Callable[[Any, Tensor, Tensor | None], Tensor]
 """Layer, states of shape (b, t, h) and mask of shape (b, 1, t, t) to states (b, 1, h)."""
@@ -63,7 +59,7 @@ class Family:
         return "embeddings" if parameter.startswith(self.embeddings) else "head"
 
 
-def family_of(backbone: PreTrainedModel) -> Family:
+def family_of(backbone: transformers.PreTrainedModel) -> Family:
     """Return the family of a loaded backbone (without any head).
 
     The longest list of modules is its layers.
@@ -122,12 +118,12 @@ def family_of(backbone: PreTrainedModel) -> Family:
     )
 
 
-def reads_segments(config: PreTrainedConfig) -> bool:
+def reads_segments(config: transformers.PreTrainedConfig) -> bool:
     """Whether the model has segments; GPT-2 would look ``token_type_ids`` up as words."""
     return int(getattr(config, "type_vocab_size", None) or 0) > 1
 
 
-def usable_length(config: PreTrainedConfig) -> int | None:
+def usable_length(config: transformers.PreTrainedConfig) -> int | None:
     """Return the most tokens that a row may have, special ones included; None if unlimited.
 
     RoBERTa's table of 514 positions begins after the padding number 1, so 512 are usable.
@@ -141,7 +137,7 @@ def usable_length(config: PreTrainedConfig) -> int | None:
     return positions
 
 
-def attention_window(config: PreTrainedConfig) -> int | None:
+def attention_window(config: transformers.PreTrainedConfig) -> int | None:
     """Return the fewest tokens that a layer attends to; None if all of them see the whole text."""
     text = config.get_text_config()
     names = ("sliding_window", "attention_chunk_size", "window_size")

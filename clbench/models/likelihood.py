@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
@@ -295,6 +295,12 @@ def _sums(logits: Tensor, answers: Tensor) -> Tensor:
     return ((chosen - logits.logsumexp(-1)) * (answers >= 0)).sum(-1)
 
 
+def continuation(tokens: Callable[[str], list[int]], before: str, text: str) -> list[int]:
+    """Return the tokens of `text` as it follows `before`, or alone if the tokenizer joins them."""
+    start, whole = tokens(before), tokens(before + text)
+    return (whole[len(start) :] if whole[: len(start)] == start else []) or tokens(text)
+
+
 @torch.inference_mode()
 def likelihood(
     model: PreTrainedModel,
@@ -346,18 +352,15 @@ def likelihood(
         starts = [row or [int(eos if bos is None else bos)] for row in starts]
     cache: dict[tuple[str, str], list[int]] = {}
 
+    def plain(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+
     def tokens(prompt: str, answer: str) -> list[int]:
         tail = "" if encodes else prompt[-1:]
         if (tail, answer) not in cache:
-            start, whole = (
-                list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
-                for text in (tail, tail + answer)
-            )
-            ids = whole[len(start) :] if whole[: len(start)] == start else []
-            ids = ids or list(tokenizer(answer, add_special_tokens=False)["input_ids"])
-            if not ids:
+            cache[tail, answer] = continuation(plain, tail, answer)
+            if not cache[tail, answer]:
                 raise DataError(f"likelihood: the answer {answer!r} has no tokens.")
-            cache[tail, answer] = ids
         return cache[tail, answer]
 
     pad = int(tokenizer.pad_token_id or tokenizer.eos_token_id or 0)

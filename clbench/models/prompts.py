@@ -1,22 +1,20 @@
 """Rows as prompts and answers in tokens, for language models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
 
 from clbench.core.errors import DataError, ModelError, count, join_names
 from clbench.models.encoding import PromptRows, TokenArray
+from clbench.models.likelihood import continuation
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 MESSAGE = "A message."
 """Shows where a chat template puts the user's words."""
@@ -128,11 +126,8 @@ class PromptEncoder:
         """
         tail = self._tail(template)
         blank = "" if not tail or tail[-1].isspace() else " "
-        as_text = self._has_special([text])
-        whole, start = self._plain(tail + blank + text, as_text), self._plain(tail, as_text)
-        tokens = whole[len(start) :]
-        if whole[: len(start)] != start:  # the tokenizer joins the two
-            tokens = self._plain(blank + text, as_text)
+        plain = partial(self._plain, as_text=self._has_special([text]))
+        tokens = continuation(plain, tail, blank + text)
         if not tokens:
             raise DataError(f"the answer {text!r} has no tokens. Choose another one.")
         return tokens

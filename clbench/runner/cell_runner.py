@@ -13,7 +13,8 @@ import torch
 
 from clbench.core.errors import PluginError
 from clbench.core.seeds import stream_seed
-from clbench.measure.capabilities import Capabilities, HarnessScores, Measures, harness_scores
+from clbench.measure.capabilities import Capabilities, Measures
+from clbench.measure.pretraining_scorer import HarnessScores, harness_scores
 from clbench.measure.rows import BEFORE, LinearProbes, PreparedScenario, ProbeRow, Row, RowScorer
 from clbench.methods.base import Method, Vanilla, at_rate
 from clbench.models.answering import build_answering_model

@@ -15,13 +15,11 @@ from clbench.core.errors import ClbenchError, DataError, ModelError, ShiftError
 from clbench.core.files import write_atomically
 from clbench.core.seeds import numpy_stream
 from clbench.core.user_code import WARNINGS, user_code
-from clbench.measure.capabilities import capability_data, check_harness
-from clbench.measure.pretraining_scorer import make_scorer
-from clbench.measure.rows import PreparedScenario
-from clbench.measure.writer import Writer
+from clbench.measure.capabilities import Writer, capability_data
+from clbench.measure.pretraining_scorer import check_harness, make_scorer
+from clbench.measure.rows import PreparedScenario, embed_rows
 from clbench.models.answering import stop_tokens
 from clbench.models.checkpoint import load_backbone, load_config, load_generator, load_tokenizer
-from clbench.models.embed import embed_rows
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import attention_window, usable_length
 from clbench.models.locate import model_identity

@@ -135,12 +135,12 @@ def _check_decoder(protocol: Protocol) -> None:
 
 
 def check_shared_head(question: Question, scenario: Scenario) -> None:
-    """Raise a SuiteError if the question asks what is told of tasks that are told anyway."""
+    """Raise a SuiteError if the question has the score ``told`` but each task has its own head."""
     asked = "told" in question.scores and question.covers(scenario.name)
     if asked and not any(task.own for task in scenario.tasks):
         raise errors.SuiteError(
-            "[question] scores: 'told' needs a head that tasks share, but each task of scenario "
-            f"{scenario.name!r} has its own. Use another scenario, or leave the score out."
+            "[question] scores: 'told' is for tasks that share a head, but each task of scenario "
+            f"{scenario.name!r} has its own head. Remove 'told', or use another scenario."
         )
 
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -23,6 +22,7 @@ from clbench.training.dropout import MaskStream
 from clbench.training.protocol import Protocol
 
 Snapshot = dict[str, Tensor]
+Floats = np.typing.NDArray[np.float32]
 CURVE_POINTS = 30
 """Most points that a method samples for a curve in a stage; each waits for the device."""
 
@@ -97,7 +97,7 @@ class Context:
         terms = [(current[name] - value).square().sum() for name, value in snapshot.items()]
         return torch.stack(terms).sum()
 
-    def outputs(self, data: TaskData) -> npt.NDArray[np.float32]:
+    def outputs(self, data: TaskData) -> Floats:
         """Return the outputs of the task's head for all rows, as `TaskModel.apply_head` does.
 
         Without dropout or gradients. Raises a NonFiniteLossError if an output is not finite.
@@ -116,19 +116,19 @@ class Context:
             _finite(values.cpu().numpy(), data)
         return outputs
 
-    def features(self, data: TaskData) -> npt.NDArray[np.float32]:
+    def features(self, data: TaskData) -> Floats:
         """Return the pooled features of all rows, as `TaskModel.features` does: shape (n, h).
 
         Without dropout or gradients.
         """
         return self._over(data, lambda batch: self.model.features(batch.inputs))
 
-    def _over(self, data: TaskData, compute: Callable[[Batch], Tensor]) -> npt.NDArray[np.float32]:
+    def _over(self, data: TaskData, compute: Callable[[Batch], Tensor]) -> Floats:
         """Return what `compute` gives for all rows, in their order."""
         self.model.eval()
         order = np.argsort(-data.rows.lengths, kind="stable")
         size = self.protocol.eval_batch_size
-        parts: list[npt.NDArray[np.float32]] = []
+        parts: list[Floats] = []
         with torch.inference_mode(), self.precision.autocast():
             for start in range(0, len(order), size):
                 batch = data.batch(order[start : start + size], self.device)
@@ -145,7 +145,7 @@ class Context:
         return values
 
 
-def _finite(outputs: npt.NDArray[np.float32], data: TaskData) -> npt.NDArray[np.float32]:
+def _finite(outputs: Floats, data: TaskData) -> Floats:
     if not np.isfinite(outputs).all():
         raise NonFiniteLossError(
             f"the outputs for {data.name} are not finite: training diverged. Lower lr, set "
@@ -322,8 +322,8 @@ class Stage(Context):
             return self.model(*arguments)
         if self.protocol.gradient_checkpointing and torch.is_grad_enabled():
             raise SettingsError(
-                "gradient_checkpointing computes the forward pass again with the model's own "
-                "weights, but this method needs gradients at others. Turn it off."
+                "gradient_checkpointing: this method needs gradients at weights other than the "
+                "model's own. Set gradient_checkpointing = false."
             )
         return torch.func.functional_call(self.model, dict(weights), arguments)
 

@@ -18,9 +18,9 @@ from clbench.measure.capabilities import (
     PLACES,
     Capabilities,
     CapabilityData,
+    Writer,
     check_not_trained,
 )
-from clbench.measure.writer import Writer
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.checkpoint import load_tokenizer
 from clbench.tasks.task import Rows, Task

@@ -15,7 +15,7 @@ from helpers.generators import make_generator, make_tokenizer
 from helpers.language_models import cell, run
 
 from clbench.core.errors import ClbenchError
-from clbench.measure.capabilities import harness_scores
+from clbench.measure.pretraining_scorer import harness_scores
 from clbench.models.answering import AnsweringModel
 from clbench.models.likelihood import likelihood
 

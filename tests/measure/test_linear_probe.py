@@ -11,8 +11,7 @@ from helpers.workspace import Workspace, measured
 from sklearn.linear_model import LogisticRegression
 
 from clbench.core.errors import ClbenchError
-from clbench.measure.rows import fit_classes, fit_regression
-from clbench.models.embed import embed_rows
+from clbench.measure.rows import embed_rows, fit_classes, fit_regression
 from clbench.runner.prepare import ScenarioPreparer
 
 

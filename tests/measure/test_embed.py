@@ -1,23 +1,24 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers.checkpoints import make_checkpoint
 
-from clbench.models import embed
+from clbench.measure import rows as measured
+from clbench.measure.rows import embed_rows
+from clbench.models import encoding
 from clbench.models.checkpoint import load_backbone, load_tokenizer
-from clbench.models.embed import embed_rows
 from clbench.tasks.task import Rows
 
 ROWS = Rows.of(["the film was good", "bad", "a dull plot of it", "very"], None, [0, 1, 0, 1])
 
 
 @pytest.fixture
-def folder(checkpoint: Callable[..., Path]) -> str:
-    return str(checkpoint())
+def folder(tmp_path: Path) -> str:
+    return str(make_checkpoint("bert", tmp_path / "bert"))
 
 
 def test_vectors_are_those_of_each_text_alone(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +31,7 @@ def test_vectors_are_those_of_each_text_alone(folder: str, monkeypatch: pytest.M
         with torch.no_grad():
             hidden = backbone(**tokenizer(text, return_tensors="pt")).last_hidden_state
         np.testing.assert_allclose(vector, hidden[0, 0].numpy(), atol=2e-5)
-    monkeypatch.setattr(embed, "BATCH_TOKENS", 7)  # several batches
+    monkeypatch.setattr(measured, "BATCH_TOKENS", 7)  # several batches
     np.testing.assert_allclose(embed_rows(backbone, tokenizer, ROWS, 32), vectors, atol=2e-5)
 
 
@@ -45,8 +46,8 @@ def test_vectors_are_cached_by_model_rows_and_settings(
     backbone, tokenizer = load_backbone(folder), load_tokenizer(folder)
     monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path))
     calls: list[int] = []
-    encode = embed.encode
-    monkeypatch.setattr(embed, "encode", lambda *rest: (calls.append(1), encode(*rest))[1])
+    encode = encoding.encode
+    monkeypatch.setattr(encoding, "encode", lambda *rest: (calls.append(1), encode(*rest))[1])
 
     def get(rows: Rows = ROWS, length: int = 32, identity: str = "m", **more: str) -> np.ndarray:
         return embed_rows(backbone, tokenizer, rows, length, identity={"x": identity}, **more)
