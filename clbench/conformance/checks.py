@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clbench.conformance.session import (
+from clbench.conformance import toys
+from clbench.conformance.sessions import (
     CHECKS,
     Candidate,
     CheckRun,
@@ -18,16 +19,6 @@ from clbench.conformance.session import (
     conformance_check,
     differences,
     run_candidate,
-)
-from clbench.conformance.toy import (
-    ARCHITECTURES,
-    GENERATORS,
-    RowCorrupter,
-    ToyScenario,
-    checkpoint,
-    make_toy_scenario,
-    reverse,
-    temporary_cache,
 )
 from clbench.core.errors import ClbenchError, SettingsError, count, explain
 from clbench.methods.base import METHODS, Method
@@ -47,7 +38,7 @@ ENGINE_HOOKS = (
 """Hooks that are called only in stages for which `acts_in` returns True."""
 
 
-def _run(reason: str, toy: ToyScenario, candidate: Candidate, **options: Any) -> CheckRun:
+def _run(reason: str, toy: toys.ToyScenario, candidate: Candidate, **options: Any) -> CheckRun:
     """Train a candidate as `run_candidate` does; fail with the `reason` if that raises."""
     try:
         return run_candidate(toy, candidate, **options)
@@ -143,8 +134,8 @@ def resumes(session: Session) -> str:
         raise FailedCheckError(first.save_errors[0])
     other_rows = toy.copy_train()
     for data in other_rows:
-        reverse(data.rows.ids)
-        reverse(data.rows.labels)
+        toys.reverse(data.rows.ids)
+        toys.reverse(data.rows.labels)
     run_candidate(replace(toy, folder=toy.folder / "elsewhere"), candidate, train=other_rows)
     for stage, digest in enumerate(first.digests):
         resumed = _run(f"resuming after stage {stage}", toy, candidate, resume=digest)
@@ -207,7 +198,7 @@ def rows(session: Session) -> str:
     candidate, toy = session.candidate, session.toy
     if candidate.method.keeps_rows:
         return "keeps rows of earlier tasks and declares it; results say so"
-    corrupter = RowCorrupter(toy.copy_train())
+    corrupter = toys.RowCorrupter(toy.copy_train())
     reason = "keeps_rows is not declared, but with other rows of finished tasks training"
     corrupted = _run(reason, toy, candidate, train=corrupter.train, after_stage=corrupter)
     _require_equal(session.first, corrupted, f"{reason} differs")
@@ -249,7 +240,7 @@ def architectures(session: Session) -> str:
         return "not with classification heads, as it declares"
     errors = []
     for name in session.architectures:
-        toy = make_toy_scenario(checkpoint(name), session.folder / name, rows=8)
+        toy = toys.make_toy_scenario(toys.checkpoint(name), session.folder / name, rows=8)
         try:
             run_candidate(toy, session.candidate)
         except Exception as error:
@@ -270,12 +261,12 @@ def decoders(session: Session) -> str:
     if "language-model" not in candidate.method.head_kinds:
         return "not with language models, as it declares"
     acts = bool(differences(session.first.final, session.vanilla.final))
-    for name in GENERATORS:
-        model, folder = checkpoint(name, writes=True), session.folder / f"{name}-lm"
+    for name in toys.GENERATORS:
+        model, folder = toys.checkpoint(name, writes=True), session.folder / f"{name}-lm"
         # Some methods act only once tasks conflict, for which the model must have learned them.
         for lr, epochs in ((1e-4, 1), (1e-2, 2)) if acts else ((1e-4, 1),):
             protocol: dict[str, Any] = {"head": "language-model", "lr": lr, "epochs": epochs}
-            toy = make_toy_scenario(model, folder, **protocol)
+            toy = toys.make_toy_scenario(model, folder, **protocol)
             run = _run(f"training {name}", toy, candidate)
             if differences(run.final, session.vanilla_on(toy).final):
                 break
@@ -285,7 +276,7 @@ def decoders(session: Session) -> str:
                     f"{name}: weights and outputs equal vanilla's in every bit, unlike those with "
                     "classification heads."
                 )
-    return f"{', '.join(GENERATORS)}, answering in words{'' if acts else ', as vanilla'}"
+    return f"{', '.join(toys.GENERATORS)}, answering in words{'' if acts else ', as vanilla'}"
 
 
 @conformance_check(needs="trains")
@@ -318,7 +309,7 @@ def check(
     settings: Mapping[str, Any] | None = None,
     plugins: Iterable[str | Path] = (),
     model: str = "tiny",
-    architectures: Sequence[str] = ARCHITECTURES,
+    architectures: Sequence[str] = toys.ARCHITECTURES,
     started: Callable[[str], None] | None = None,
 ) -> list[Row]:
     """Check a method on tiny tasks; takes seconds. Return one row for each of `CHECKS`.
@@ -346,7 +337,7 @@ def check(
     """
     load_plugins(plugins)
     candidate = Candidate.of(method, settings)
-    with temporary_cache() as folder:
+    with toys.temporary_cache() as folder:
         session = Session(candidate, model, folder, architectures)
         for name in CHECKS:
             if started is not None:

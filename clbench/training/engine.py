@@ -12,13 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from clbench.core.errors import NonFiniteLossError, PluginError, count
+from clbench.training import hook_checks
 from clbench.training.batches import Batch, TaskData, largest_batches, plan
-from clbench.training.hook_checks import (
-    checked_groups,
-    checked_loss,
-    checked_optimizer,
-    checked_penalty,
-)
 from clbench.training.memory import StepMemory
 from clbench.training.method import Method
 from clbench.training.protocol import StageRecord
@@ -119,8 +114,8 @@ def train_stage(
             # Weights that no optimizer holds, such as another task's head, would keep gradients.
             stage.model.zero_grad(set_to_none=True)
             method.before_phase(stage)
-            groups = checked_groups(method.parameter_groups(stage), stage.model)
-            optimizer = checked_optimizer(method.optimizer(stage, groups), stage.model)
+            groups = hook_checks.parameter_groups(method.parameter_groups(stage), stage.model)
+            optimizer = hook_checks.optimizer(method.optimizer(stage, groups), stage.model)
             schedule = method.schedule(stage, optimizer)
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             _training_mode(stage)
@@ -182,10 +177,10 @@ def _step(
     stage.restart_dropout()
     for number, (part, share) in enumerate(batch.parts(stage.protocol.accumulation)):
         stage.part = number
-        loss = checked_loss(method.loss(stage, part))
+        loss = hook_checks.loss(method.loss(stage, part))
         loss = loss if share == 1.0 else loss * share
         # The penalty does not depend on the rows.
-        penalty = None if number else checked_penalty(method.penalty(stage))
+        penalty = None if number else hook_checks.penalty(method.penalty(stage))
         curve.add_loss(loss, penalty, new_step=number == 0)
         total = loss if penalty is None else loss + penalty
         total.backward()  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from clbench.core.errors import PluginError, count
 
 
-def checked_groups(value: Any, model: nn.Module) -> list[dict[str, Any]]:
+def parameter_groups(value: Any, model: nn.Module) -> list[dict[str, Any]]:
     """Return groups with at least one weight between them, all of them of the model."""
     groups = value if isinstance(value, Sequence) else ()
     lists = [isinstance(group, dict) and group.get("params") for group in groups]
@@ -27,7 +27,7 @@ def checked_groups(value: Any, model: nn.Module) -> list[dict[str, Any]]:
     return list(groups)
 
 
-def checked_optimizer(value: object, model: nn.Module) -> Optimizer:
+def optimizer(value: object, model: nn.Module) -> Optimizer:
     """Return an optimizer of weights of the model."""
     if not isinstance(value, Optimizer):
         raise PluginError(f"optimizer must return a torch.optim.Optimizer, not {value!r:.60}.")
@@ -50,7 +50,7 @@ def _check_groups(groups: Sequence[Mapping[str, Any]], model: nn.Module, hook: s
             raise PluginError(f"{hook}: a learning rate must be a number from 0 on, got {rate}.")
 
 
-def checked_loss(value: object) -> Tensor:
+def loss(value: object) -> Tensor:
     """Return a scalar that requires a gradient."""
     scalar = _scalar(value, "loss")
     if not scalar.requires_grad:
@@ -58,7 +58,7 @@ def checked_loss(value: object) -> Tensor:
     return scalar
 
 
-def checked_penalty(value: object) -> Tensor | None:
+def penalty(value: object) -> Tensor | None:
     """Return a scalar or None."""
     return None if value is None else _scalar(value, "penalty")
 

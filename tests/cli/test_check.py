@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clbench.conformance.toy import checkpoint
+from clbench.conformance.toys import checkpoint
 
 Call = Callable[..., tuple[int, str, str]]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clbench.conformance.toy import make_checkpoint
+from clbench.conformance.toys import make_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import broken
 import pytest
 
 from clbench.conformance import CHECKS, Row, check
-from clbench.conformance.session import Candidate, FailedCheckError, Session, _vanilla
+from clbench.conformance.sessions import Candidate, FailedCheckError, Session, _vanilla
 from clbench.core.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
@@ -53,10 +53,10 @@ def test_vanilla_trains_first_so_that_its_imports_do_not_count(
 ) -> None:
     order: list[str] = []
     monkeypatch.setattr(
-        "clbench.conformance.session.run_candidate",
+        "clbench.conformance.sessions.run_candidate",
         lambda toy, candidate, **_: order.append(candidate.baseline.name),
     )
-    monkeypatch.setattr("clbench.conformance.session._vanilla", _vanilla.__wrapped__)
+    monkeypatch.setattr("clbench.conformance.sessions._vanilla", _vanilla.__wrapped__)
     _ = Session(Candidate.of("frozen"), bert, tmp_path, ()).first
     assert order == ["vanilla", "frozen"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import clbench
-from clbench.conformance.toy import make_checkpoint
+from clbench.conformance.toys import make_checkpoint
 from helpers.workspace import rows, write_rows
 
 SUITE = """

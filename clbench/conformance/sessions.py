@@ -14,14 +14,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from torch import nn
 
-from clbench.conformance.toy import (
-    COMPUTE,
-    GENERATORS,
-    ToyScenario,
-    checkpoint,
-    make_toy_scenario,
-    temporary_cache,
-)
+from clbench.conformance import toys
 from clbench.core.errors import PluginError, SettingsError, explain
 from clbench.core.user_code import RANDOM, GlobalState
 from clbench.methods.base import METHODS, Method
@@ -97,7 +90,7 @@ class CheckRun:
 
 
 def run_candidate(
-    toy: ToyScenario,
+    toy: toys.ToyScenario,
     candidate: Candidate,
     *,
     train: Sequence[TaskData] | None = None,
@@ -136,14 +129,20 @@ def run_candidate(
 
 
 def _train(
-    run: CheckRun, toy: ToyScenario, candidate: Candidate, kind: type[Method], resume: str | None
+    run: CheckRun,
+    toy: toys.ToyScenario,
+    candidate: Candidate,
+    kind: type[Method],
+    resume: str | None,
 ) -> None:
     """Train and fill `run`, leaving no reference to the model, the method or a stage."""
     method, steps = kind(**candidate.baseline.settings), _StepTimes()
     method.check_protocol(toy.protocol)
     method.check_tasks(toy.scenario.scenario.tasks)
     cache = _ObservedCache(toy.folder / "stages", run, resume)
-    runner = CellRunner(toy.cell(candidate.baseline), toy.scenario, method, COMPUTE, cache, steps)
+    runner = CellRunner(
+        toy.cell(candidate.baseline), toy.scenario, method, toys.COMPUTE, cache, steps
+    )
     runner.run()
     context = runner.context
     run.final = hashes(context.model)
@@ -285,8 +284,8 @@ class Session:
         self.candidate, self.folder, self.architectures = candidate, folder, architectures
         head = candidate.method.head_kinds[0]
         if head != "classification":
-            model = checkpoint(GENERATORS[0], writes=True)
-        self.toy = make_toy_scenario(model, folder, head=head)
+            model = toys.checkpoint(toys.GENERATORS[0], writes=True)
+        self.toy = toys.make_toy_scenario(model, folder, head=head)
         self.rows: dict[str, Row] = {}
         self.numbers: dict[str, float] = {}
 
@@ -306,7 +305,7 @@ class Session:
         """A run of vanilla at the candidate's flat rate, with live bytes counted."""
         return self.vanilla_on(self.toy)
 
-    def vanilla_on(self, toy: ToyScenario) -> CheckRun:
+    def vanilla_on(self, toy: toys.ToyScenario) -> CheckRun:
         """Return a run of vanilla at the candidate's flat rate on a scenario's model."""
         method, p = self.candidate.make(), toy.protocol
         return _vanilla(p.model, p.head, p.lr, p.epochs, method.lr, method.lr_multiple)
@@ -339,6 +338,6 @@ def _vanilla(
     model: str, head: str, rate: float, epochs: int, lr: float | None, lr_multiple: float
 ) -> CheckRun:
     settings = {"lr": lr, "lr_multiple": lr_multiple}
-    with temporary_cache() as folder:
-        toy = make_toy_scenario(model, folder, head=head, lr=rate, epochs=epochs)
+    with toys.temporary_cache() as folder:
+        toy = toys.make_toy_scenario(model, folder, head=head, lr=rate, epochs=epochs)
         return run_candidate(toy, Candidate.of("vanilla", settings), count_bytes=True)
