@@ -30,7 +30,12 @@ from clbench.models.locate import local_folder
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import IntArray
 from clbench.training.batches import TaskData
-from clbench.training.device import fast_bf16, keep_freed_memory, resolve_device
+from clbench.training.device import (
+    fast_bf16,
+    keep_freed_memory,
+    precision_note,
+    resolve_device,
+)
 
 STARTED = time.perf_counter()
 transformers.logging.set_verbosity_error()
@@ -66,8 +71,8 @@ def start(args: argparse.Namespace) -> torch.device:
     keep_freed_memory()
     device = resolve_device(args.device)
     if not args.only:
-        bf16 = "fast" if fast_bf16(device) else "slow"
-        print(f"{device}, {args.threads} threads, torch {torch.__version__}, bf16 is {bf16}\n")
+        print(f"{device}, {args.threads} threads, torch {torch.__version__}")
+        print(precision_note("auto", device) or "Precision: float32, as there is no bf16.", "\n")
     return device
 
 

@@ -38,6 +38,7 @@ from clbench.suite.validation import check_shared_head, check_tasks
 from clbench.training.device import (
     keep_freed_memory,
     make_repeatable,
+    precision_note,
     resolve_device,
     resolve_precision,
 )
@@ -79,6 +80,8 @@ def run_plan(state: RunState, listener: Listener, executor: "Executor") -> list[
             listener.note(text)
         if plan.keep_stages and plan.protocol.trim_embeddings:
             listener.note(TRIMMED)
+        if state.pending and (text := precision_note(plan.protocol.precision, preparer.device)):
+            listener.note(text)
         store.write_suite(plan.resolved())
         listener.started(len(plan.cells), len(state.pending))
         new: list[CellResult] = []
@@ -114,7 +117,10 @@ def check_inputs(
 
     Not noticed: errors that only the embeddings of rows show.
     """
-    checker = InputChecker.of(plan, resources.device_here(plan.device))
+    device = resources.device_here(plan.device)
+    if text := precision_note(plan.protocol.precision, device):
+        listener.note(text)
+    checker = InputChecker.of(plan, device)
     check_folder(plan.out)
     check_reachable(resources)
     checker.check_model()

@@ -107,7 +107,10 @@ class RunOptions:
     ] = None
     precision: Annotated[
         str | None,
-        how("Training precision; auto is bf16 on hardware with fast bf16.", "auto|float32|bf16"),
+        how(
+            "Training precision; auto is bf16 where products in bf16 are measured to be 1.3 times as fast.",
+            "auto|float32|bf16",
+        ),
     ] = None
     head: Annotated[
         str | None,

@@ -1,0 +1,73 @@
+"""Which precision `auto` takes, and that it rests on a measurement."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from clbench.core.files import cache_dir
+from clbench.training import device
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """Pretend that the processor has instructions for bf16, with an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(device, "_processor", lambda: "Model X avx512_bf16")
+    device.bf16_gain.cache_clear()
+    yield monkeypatch
+    device.bf16_gain.cache_clear()
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, *, float32: float, bf16: float) -> None:
+    """Let products in each number format take that many seconds."""
+    now, cost = [0.0], {torch.float32: float32, torch.bfloat16: bf16}
+    multiply = torch.nn.functional.linear
+
+    def timed(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        now[0] += cost[rows.dtype] / 2
+        return multiply(rows, weight)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", timed)
+    monkeypatch.setattr(device.time, "perf_counter", lambda: now[0])
+
+
+@pytest.mark.parametrize(
+    ("float32", "bf16", "chosen"),
+    [(0.02, 0.03, "float32"), (0.02, 0.016, "float32"), (4, 2, "bf16")],
+)
+def test_auto_follows_the_measured_speed(
+    processor: pytest.MonkeyPatch, float32: float, bf16: float, chosen: str
+) -> None:
+    clock(processor, float32=float32, bf16=bf16)
+    assert device.bf16_gain(CPU) == pytest.approx(float32 / bf16)
+    assert device.resolve_precision("auto", CPU).name == chosen
+    note = device.precision_note("auto", CPU)
+    assert note.startswith(f"Precision: {chosen}. ")
+    assert f" {float32 / bf16:.2g} times as fast" in note
+
+
+def test_the_speed_is_measured_once_for_a_processor(processor: pytest.MonkeyPatch) -> None:
+    clock(processor, float32=3.0, bf16=1.0)
+    assert device.bf16_gain(CPU) == pytest.approx(3.0)
+    clock(processor, float32=1.0, bf16=1.0)
+    device.bf16_gain.cache_clear()
+    assert device.bf16_gain(CPU) == pytest.approx(3.0)
+    processor.setattr(device, "_processor", lambda: "Model Y avx512_bf16")
+    device.bf16_gain.cache_clear()
+    assert device.bf16_gain(CPU) == pytest.approx(1.0)
+    (file, _) = cache_dir("bf16").iterdir()
+    file.write_text("{")
+    device.bf16_gain.cache_clear()
+    assert device.bf16_gain(CPU) >= 1.0  # a damaged file is measured again
+
+
+def test_without_instructions_for_bf16_nothing_is_measured(processor: pytest.MonkeyPatch) -> None:
+    processor.setattr(device, "_processor", lambda: "Model Z avx2")
+    assert device.bf16_gain(CPU) == 0.0
+    assert device.resolve_precision("auto", CPU).name == "float32"
+    assert device.precision_note("auto", CPU) == ""
+    assert device.precision_note("float32", CPU) == ""
+    assert device.resolve_precision("bf16", CPU).name == "bf16"
