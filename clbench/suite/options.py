@@ -108,7 +108,7 @@ class RunOptions:
     precision: Annotated[
         str | None,
         how(
-            "Training precision; auto is bf16 where products in bf16 are measured to be 1.3 times as fast.",
+            "Training precision; auto is bf16 where it is measured to be 1.3 times as fast.",
             "auto|float32|bf16",
         ),
     ] = None

@@ -89,7 +89,7 @@ class Protocol(pydantic.BaseModel):
     clip_norm
         Largest gradient norm; None for no clipping.
     precision
-        ``float32``, ``bf16`` (autocast), or ``auto``: bf16 where the hardware is fast at it.
+        ``float32``, ``bf16`` (autocast), or ``auto``: see `clbench.training.device.fast_bf16`.
     corpus
         Running text for methods that use the language-model loss: ``built-in``, ``wiki40b/en``
         from the hub, a text file with one text a line, or a Parquet table.

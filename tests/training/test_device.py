@@ -1,5 +1,6 @@
 """Which precision `auto` takes, and that it rests on a measurement."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,13 @@ from clbench.core.files import cache_dir
 from clbench.training import device
 
 CPU = torch.device("cpu")
+MULTIPLY = torch.nn.functional.linear
 
 
 @pytest.fixture
-def processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+def processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
     """Pretend that the processor has instructions for bf16, with an empty cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(device, "_processor", lambda: "Model X avx512_bf16")
     device.bf16_gain.cache_clear()
     yield monkeypatch
@@ -24,11 +26,10 @@ def processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyP
 def clock(monkeypatch: pytest.MonkeyPatch, *, float32: float, bf16: float) -> None:
     """Let products in each number format take that many seconds."""
     now, cost = [0.0], {torch.float32: float32, torch.bfloat16: bf16}
-    multiply = torch.nn.functional.linear
 
     def timed(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         now[0] += cost[rows.dtype] / 2
-        return multiply(rows, weight)
+        return MULTIPLY(rows, weight)
 
     monkeypatch.setattr(torch.nn.functional, "linear", timed)
     monkeypatch.setattr(device.time, "perf_counter", lambda: now[0])
@@ -36,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, *, float32: float, bf16: float) -> No
 
 @pytest.mark.parametrize(
     ("float32", "bf16", "chosen"),
-    [(0.02, 0.03, "float32"), (0.02, 0.016, "float32"), (4, 2, "bf16")],
+    [(0.02, 0.03, "float32"), (0.02, 0.016, "float32"), (4.0, 2.0, "bf16")],
 )
 def test_auto_follows_the_measured_speed(
     processor: pytest.MonkeyPatch, float32: float, bf16: float, chosen: str
@@ -58,8 +59,8 @@ def test_the_speed_is_measured_once_for_a_processor(processor: pytest.MonkeyPatc
     processor.setattr(device, "_processor", lambda: "Model Y avx512_bf16")
     device.bf16_gain.cache_clear()
     assert device.bf16_gain(CPU) == pytest.approx(1.0)
-    (file, _) = cache_dir("bf16").iterdir()
-    file.write_text("{")
+    for file in cache_dir("bf16").iterdir():
+        file.write_text("{")
     device.bf16_gain.cache_clear()
     assert device.bf16_gain(CPU) >= 1.0  # a damaged file is measured again
 
