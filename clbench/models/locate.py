@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja"]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
+POOLINGS = {"cls": "first", "first": "first", "last": "last", "lasttoken": "last", "mean": "mean"}
+"""Our name of a pooling by that of sentence-transformers or of a configuration."""
+MODE = "pooling_mode_"
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,44 @@ def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
     return {"files": {path.name: _digest(path) for path in sorted(files) if path.is_file()}}
 
 
+def declared_pooling(name: str, revision: str | None = None) -> str | None:
+    """Return the pooling that a checkpoint declares: ``first``, ``last`` or ``mean``, else None.
+
+    That is the module ``Pooling`` of a checkpoint of sentence-transformers, else the key
+    ``classifier_pooling`` (as in ModernBERT) or ``summary_type`` (as in XLNet) of ``config.json``.
+
+    Raises
+    ------
+    ModelError
+        If sentence-transformers would pool in a way that clbench does not have, or a file is wrong.
+    """
+    folder = resolve(name, revision)
+
+    def read(file: str) -> Any:
+        path = _hub_file(name, revision, file) if folder is None else folder / file
+        if path is None or not path.is_file():
+            return {}
+        try:
+            return json.loads(read_file(path))
+        except (OSError, ValueError) as error:
+            raise ModelError(f"model {name!r}: {path} cannot be read: {error}") from error
+
+    for module in read("modules.json"):
+        if isinstance(module, dict) and str(module.get("type")).endswith(".Pooling"):
+            settings = read(f"{module.get('path')}/config.json")
+            flags = [key for key, on in settings.items() if key.startswith(MODE) and on is True]
+            names = [re.sub(rf"^{MODE}|_tokens?$", "", flag) for flag in flags]
+            mode = str(settings.get("pooling_mode") or "+".join(names))
+            if mode not in POOLINGS:
+                raise ModelError(
+                    f"model {name!r}: it declares the pooling {mode!r}, which clbench does not "
+                    "have. Set pooling in [protocol] to first, last or mean."
+                )
+            return POOLINGS[mode]
+    config = read("config.json")
+    return POOLINGS.get(str(config.get("classifier_pooling") or config.get("summary_type")))
+
+
 def _digest(path: Path) -> str:
     """Return the content digest of `path`, cached by path, size and modification time."""
     real = path.resolve()
@@ -173,6 +215,16 @@ def _hub_folder(name: str, revision: str | None) -> Path:
             _require_hub()
             path = hf_hub_download(name, "config.json", revision=revision)
     return Path(path).parent
+
+
+def _hub_file(name: str, revision: str | None, file: str) -> Path | None:
+    """Return a file of a hub model; None if it has none, or neither cache nor hub can tell."""
+    from huggingface_hub import errors, hf_hub_download
+
+    commit = _hub_folder(name, revision).name
+    with suppress(errors.EntryNotFoundError, errors.OfflineModeIsEnabled, OSError):
+        return Path(hf_hub_download(name, file, revision=commit))
+    return None
 
 
 def _require_hub() -> None:

@@ -264,7 +264,11 @@ def run_cell(
         method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
         settings["method"], result["keeps_rows"] = method.settings(), method.keeps_rows
         result["needs_task_id"], result["control"] = method.needs_task_id, method.control
-        finished = CellRunner(cell, prepared, method, compute, cache, listener).run()
+        runner = CellRunner(cell, prepared, method, compute, cache, listener)
+        finished = runner.run()
+        if not cell.protocol.is_language_model:
+            declared, own = cell.protocol.pooling, runner.context.model.family.pooling
+            settings["pooling"] = own if declared == "auto" else declared
         result |= _measured(cell, prepared, finished)
     except KeyboardInterrupt:
         raise

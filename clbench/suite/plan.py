@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from clbench.core import errors
 from clbench.core.files import user_path
-from clbench.models.locate import model_identity
+from clbench.models.locate import declared_pooling, model_identity
 from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
 from clbench.suite.options import RunOptions
@@ -160,7 +160,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     """
     plugins = load_plugins(options.plugins)
     data = options.data_folder()
-    protocol = options.override(suite)
+    protocol = _with_pooling(options.override(suite))
     scenarios = options.choose_scenarios(suite)
     problems = unknown_names(suite, scenarios)
     baselines = _baselines(suite, options, problems)
@@ -327,6 +327,14 @@ def _baselines(suite: Suite, options: RunOptions, problems: list[str]) -> list[B
                 "Remove one, or copy a file under another name."
             )
     return baselines
+
+
+def _with_pooling(protocol: Protocol) -> Protocol:
+    """Return the protocol with the pooling that the checkpoint declares, if it is to choose."""
+    if protocol.is_language_model or protocol.pooling != "auto":
+        return protocol
+    declared = declared_pooling(protocol.model, protocol.revision)
+    return protocol.model_copy(update={"pooling": declared} if declared else {})
 
 
 def _recipes(
