@@ -9,11 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clbench.core.errors import SettingsError, sentence
-from clbench.core.options import Option, named
+from clbench.core.options import described, named, where
 from clbench.core.user_code import error_text
 
 if TYPE_CHECKING:
@@ -41,12 +40,14 @@ MOST = 4096
 """Most workers, and threads of a cell; far more than a machine has."""
 
 
-where = partial(Option, group="Where it runs")
-
-
+@described
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """Where cells run, how many at a time, and what each gets.
+
+    Attributes
+    ----------
+    {options}
 
     Raises
     ------

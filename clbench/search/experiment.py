@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.core.errors import SearchError, count
 from clbench.core.files import locked, write_atomically
+from clbench.core.options import named
 from clbench.core.user_code import explain
 from clbench.runner.resources import Resources, cell_resources, connected
 from clbench.search.plan import SearchPlan, quiet_ray
@@ -185,11 +186,13 @@ def _search(
             if (rows := len(data.rows)) < FEW_ROWS:
                 listener.note(
                     f"{data.name}: rewards come from {rows} rows, so they move in steps of "
-                    f"{1 / rows:.3f} and the best of many is mostly luck. Raise --limit."
+                    f"{1 / rows:.3f} and the best of many is mostly luck. Raise {named('limit')}."
                 )
         if settings.scheduler == "asha" and settings.grace >= second:
             epochs = count(second, "epoch")
-            listener.note(f"--grace {settings.grace}: no trial of {epochs} on D_s stops early.")
+            listener.note(
+                f"{named('grace', settings.grace)}: no trial of {epochs} on D_s stops early."
+            )
         setup = TrialSetup(
             cell=run.cells[0],
             scenario=scenario,

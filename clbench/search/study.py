@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from clbench.core.errors import RunFolderError, SettingsError, SuiteError, count, join_names
 from clbench.core.files import locked, write_atomically
+from clbench.core.options import named
 from clbench.core.seeds import stream_seed
 from clbench.results.cell import CellResult
 from clbench.results.resume import first_difference
@@ -318,9 +319,8 @@ def read_studies(plan: TunePlan) -> list[Study]:
         if before := file.methods.get(study.baseline.name):
             new = study.to_file().model_dump(exclude={"proposals"})
             if difference := first_difference(before.model_dump(), new):
-                raise RunFolderError(
-                    f"{plan.file}: {study.baseline.name} {difference}. Choose another --out."
-                )
+                where = f"{plan.file}: {study.baseline.name}"
+                raise RunFolderError(f"{where} {difference}. Choose another {named('out')}.")
             study.proposals = before.proposals
     _read_cells(plan, studies)
     return studies

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from clbench.core.errors import DataError, RunFolderError, describe_errors
 from clbench.core.files import read_file, write_atomically
+from clbench.core.options import named
 from clbench.core.registry import LARGEST, Amount
 from clbench.models.groups import Division
 from clbench.results.cell import plain
@@ -111,9 +112,7 @@ def cost_of(trials: Sequence[TrialRecord]) -> Cost:
     )
 
 
-def read_json(
-    path: Path, model: type[Model], remedy: str = "Choose another --out."
-) -> Model | None:
+def read_json(path: Path, model: type[Model], remedy: str = "") -> Model | None:
     """Return the content of a file of a search or tuning, or None if there is none.
 
     Raises a RunFolderError if it cannot be read, or is damaged or of another version.
@@ -124,6 +123,7 @@ def read_json(
         return None
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else describe_errors(error)[0][:200]
+        remedy = remedy or f"Choose another {named('out')}."
         raise RunFolderError(f"{path} cannot be read: {reason}. {remedy}") from error
 
 
@@ -158,11 +158,11 @@ class SearchFolder:
         """
         if content := self.content():
             if difference := first_difference(content["recipe"], plain(recipe)):
-                raise RunFolderError(f"{self.file} {difference}. Choose another --out.")
+                raise RunFolderError(f"{self.file} {difference}. Choose another {named('out')}.")
         elif (self.path / "suite.json").exists() or any(self.trials.glob("*.json")):
             raise RunFolderError(
                 f"{self.path} holds a run, or trials without their search.json. Choose another "
-                "--out."
+                f"{named('out')}."
             )
 
     def begin(self, recipe: Mapping[str, Any], description: Mapping[str, Any]) -> None:
@@ -245,6 +245,7 @@ def common_origin(
         other = source.origin if flat is None else replace(source.origin, flat=flat)
         if difference := first_difference(asdict(other), asdict(origin)):
             raise DataError(
-                f"{source.path} {difference}. Combine searches on one model, or give --flat."
+                f"{source.path} {difference}. Combine searches on one model, or give "
+                f"{named('flat')}."
             )
     return origin

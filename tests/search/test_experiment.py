@@ -177,7 +177,7 @@ def test_split_of_rewards_is_tuning_unless_paper_split(toy: Workspace) -> None:
         ("three", {}, "has 3 tasks. and the reward p_o . p_s needs two"),
         (None, {}, "one pair of tasks, not 4 scenarios. Give one of mood-thing, three"),
         ("nothing", {}, "matches no scenario"),
-        ("mood-thing", {"groups": 6}, "--groups 6: must be from 3 to 5"),
+        ("mood-thing", {"groups": 6}, "groups=6: must be from 3 to 5"),
     ],
 )
 def test_wrong_plan_is_an_error(

@@ -120,7 +120,7 @@ def test_logs_take_origin_of_searches_or_user() -> None:
     ("other", "options", "text"),
     [
         (SearchOrigin(2e-5, 6), {}, "b was run with depth = 6, now 12. Combine searches on"),
-        (SearchOrigin(1e-4), {}, "b was run with flat = 0.0001, now 2e-05.*or give --flat"),
+        (SearchOrigin(1e-4), {}, "b was run with flat = 0.0001, now 2e-05.*or give flat"),
         (SearchOrigin(), {"depth": 6}, "a was run with depth = 12, now 6"),
     ],
 )
