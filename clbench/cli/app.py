@@ -53,8 +53,10 @@ VERBS = {
 PLACES = {
     "mend": "audit:mend",
     "compare": "report:compare",
+    "power": "report:power",
     "combine": "search:combine",
-    "list": "list:listing",
+    "list": "extend:listing",
+    "check": "extend:check",
 }
 """Where the other verbs are defined."""
 GROUPS = ("What to run", "How to search", "How to train", "Where it runs")

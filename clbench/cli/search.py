@@ -12,8 +12,8 @@ import typer
 from clbench import search as searches
 from clbench.cli.arguments import Only, Suite, command
 from clbench.cli.console import duration, err, say, show_rows
-from clbench.cli.estimate import from_sizes
 from clbench.cli.progress import Lines
+from clbench.cli.run import from_sizes
 from clbench.core.errors import DataError, SettingsError, count
 from clbench.core.files import write_atomically
 from clbench.core.options import Option, named, what

@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import replace as changed
 from typing import Annotated
 
 from clbench import api
 from clbench.cli.arguments import Only, Suite, command
 from clbench.cli.console import duration, err, note, say, show_rows
-from clbench.cli.estimate import from_finished, from_sizes
 from clbench.cli.progress import Lines, progress_listener
-from clbench.cli.search import CHANCE, show_next
+from clbench.cli.run import from_finished, from_sizes
 from clbench.core.errors import count, display_path, join_names
 from clbench.core.options import Option
 from clbench.runner.resources import Resources
@@ -66,7 +65,7 @@ def tune(
     show_studies(plan, studies)
     if paths:
         files = [display_path(path) for path in paths]
-        show_next(suite, replace(options, scenarios=None, methods=files))
+        show_next(suite, changed(options, scenarios=None, methods=files))
     failed = [study.baseline.name for study in studies if study.failures]
     if failed:
         note(
@@ -96,7 +95,7 @@ def show_sweeps(plan: TunePlan, studies: Sequence[Study], state: RunState) -> No
     trials = {study.baseline.name: study.most for study in studies}
     # Other rates than the first trial's share no stages with it.
     cells = [
-        replace(cell, seed=cell.seed + number % len(LR_MULTIPLES))
+        changed(cell, seed=cell.seed + number % len(LR_MULTIPLES))
         for cell in plan.first.cells
         for number in range(trials[cell.baseline.name])
     ]

@@ -55,16 +55,8 @@ def made(only: str | None = None) -> tuple[Callable[..., int], list[Any]]:
 def test_a_dataclass_becomes_options() -> None:
     brew, calls = made()
     parameters = inspect.signature(brew).parameters
-    assert list(parameters) == [
-        "cups",
-        "beans",
-        "plugins",
-        "roast",
-        "minutes",
-        "is_hot",
-        "milk",
-        "place",
-    ]
+    names = "cups beans plugins roast minutes is_hot milk place"
+    assert list(parameters) == names.split()
     types = {name: get_args(p.annotation)[0] for name, p in list(parameters.items())[:-1]}
     assert types == {
         "cups": int, "beans": list[str] | None, "plugins": list[str] | None,
@@ -80,16 +72,8 @@ def test_a_dataclass_becomes_options() -> None:
     given = {name: p.default for name, p in parameters.items()}
     assert brew(**given) == 3
     assert calls.pop() == (Brew(), "here")
-    brew(
-        **{
-            **given,
-            "beans": ["a,b", "c"],
-            "plugins": ["x,y.py"],
-            "milk": False,
-            "minutes": "2h",
-            "place": "x",
-        }
-    )
+    values = {"beans": ["a,b", "c"], "plugins": ["x,y.py"], "milk": False, "minutes": "2h"}
+    brew(**{**given, **values, "place": "x"})
     assert calls.pop() == (
         Brew(beans=["a", "b", "c"], plugins=[Path("x,y.py")], minutes=120.0, milk=False), "x",
     )  # type: ignore[arg-type]  # fmt: skip

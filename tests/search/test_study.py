@@ -283,5 +283,5 @@ def test_stages_that_trials_share_cost_once(suite: Path) -> None:
 
 
 def test_a_tuning_chooses_its_own_points(suite: Path) -> None:
-    with pytest.raises(SettingsError, match="^sweep: a tuning chooses its own points"):
+    with pytest.raises(SettingsError, match=r"^sweep: a tuning chooses its own points"):
         make_tuning(suite, options=RunOptions(sweep=3))
