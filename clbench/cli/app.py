@@ -54,6 +54,7 @@ PLACES = {
     "mend": "audit:mend",
     "compare": "report:compare",
     "power": "report:power",
+    "tune": "search:tune",
     "combine": "search:combine",
     "list": "extend:listing",
     "check": "extend:check",

@@ -13,10 +13,13 @@ import typer
 from clbench.core.errors import SettingsError, did_you_mean
 from clbench.core.options import Option, dashed, options_of
 
-Suite = Annotated[
-    str,
-    typer.Argument(metavar="SUITE", help="A packaged suite (clbench list suites) or a suite file."),
-]
+
+def argument(metavar: str, text: str) -> Any:
+    """Return an argument without a name."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+Suite = Annotated[str, argument("SUITE", "A packaged suite (clbench list suites) or a suite file.")]
 
 
 class Only:

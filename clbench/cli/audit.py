@@ -5,9 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from clbench.cli.arguments import Only, command
+from clbench.cli.arguments import Only, argument, command
 from clbench.cli.console import duration, note, say, show_rows, working
 from clbench.core.errors import RunFolderError, SettingsError, printable
 from clbench.core.files import as_folder_error
@@ -21,9 +19,7 @@ if TYPE_CHECKING:
 
 PARTS = ("language", "features", "behaviour")
 
-Base = Annotated[
-    str, typer.Argument(metavar="BASE", help="Base model: built-in, a folder, or a hub name.")
-]
+Base = Annotated[str, argument("BASE", "Base model: built-in, a folder, or a hub name.")]
 Common = Annotated[RunOptions, Only("plugins data device")]
 
 
@@ -33,9 +29,7 @@ def audit(
     base: Base,
     tuned: Annotated[
         list[str],
-        typer.Argument(
-            metavar="TUNED", help="Models tuned from it, or folders of their PEFT adapters."
-        ),
+        argument("TUNED", "Models tuned from it, or folders of their PEFT adapters."),
     ],
     tasks: Annotated[
         Sequence[str] | None,
@@ -111,9 +105,7 @@ def audit(
 def mend(
     options: Common,
     base: Base,
-    tuned: Annotated[
-        str, typer.Argument(metavar="TUNED", help="Model tuned from it, or a PEFT adapter.")
-    ],
+    tuned: Annotated[str, argument("TUNED", "Model tuned from it, or a PEFT adapter.")],
     keep: Annotated[Sequence[str], Option("Tasks that the base model can do.", "A,B")],
     learn: Annotated[str, Option("Task that the model was tuned on.", "TASK")],
     out: Annotated[Path, where("Folder of the mended model.", "DIR")],

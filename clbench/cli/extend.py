@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from clbench.cli.arguments import Only, choice, command
+from clbench.cli.arguments import Only, argument, choice, command
 from clbench.cli.console import err, say, show_rows
 from clbench.core.errors import ClbenchError, SettingsError, count, display_path, printable
 from clbench.core.options import Option
@@ -132,7 +130,7 @@ KINDS = {
 @command
 def listing(
     options: Annotated[RunOptions, Only("plugins")],
-    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
+    kind: Annotated[str, argument("|".join(KINDS), "What to list.")],
     suite: Annotated[
         str | None,
         Option(
@@ -157,9 +155,7 @@ def check(
     options: Annotated[RunOptions, Only("plugins model", model="tiny")],
     method: Annotated[
         str,
-        typer.Argument(
-            metavar="METHOD", help="Baseline, registered method, baseline file or module:Class."
-        ),
+        argument("METHOD", "Baseline, registered method, baseline file or module:Class."),
     ],
     set_: Annotated[list[str] | None, Option("Override a setting.", "KEY=VALUE")] = None,
 ) -> int:

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from clbench.cli.arguments import choice, command
+from clbench.cli.arguments import argument, choice, command
 from clbench.cli.console import note, say, show_results, show_rows
 from clbench.core.errors import RunFolderError, SettingsError
 from clbench.core.options import Option
@@ -23,7 +21,7 @@ Formats = Annotated[Sequence[str], Option("File formats of the figures: png, svg
 
 @command
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.")],
+    runs: Annotated[list[Path], argument("RUN", "Run folders.")],
     out: Out = None,
     formats: Formats = ("png", "svg", "pdf"),
 ) -> int:
@@ -37,8 +35,8 @@ def report(
 
 @command
 def compare(
-    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="Folder of a run.")],
-    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Folder of another run.")],
+    run_a: Annotated[Path, argument("RUN_A", "Folder of a run.")],
+    run_b: Annotated[Path, argument("RUN_B", "Folder of another run.")],
     out: Out = None,
     formats: Formats = ("png", "svg", "pdf"),
 ) -> int:
@@ -79,7 +77,7 @@ def _report(runs: Sequence[Path], out: Path | None, formats: Sequence[str]) -> i
 
 @command
 def power(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    run: Annotated[Path, argument("RUN", "Folder of a run.")],
     difference: Annotated[
         float, Option("True difference from the reference to show, such as .02.", "X")
     ],
