@@ -5,13 +5,9 @@ other settings, and its cells are ordinary cells of a run whose scores come from
 interrupted cells, workers, stages that methods share, conflicts and reports are those of a run.
 """
 
-import logging
 import math
-import os
 import re
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,14 +29,6 @@ MAX_GROUPS = 10
 """Groups of Kenneweg et al. 2022, section 3.1: embeddings, eight of layers, head."""
 TUNING_SEEDS = (1000, 1001)
 """Default seeds of the trials of a tuning: none that a suite of clbench reports."""
-QUIET = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the search
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers import the user's modules from the driver's folder
-}
-"""Environment in which Ray Tune writes no tables or logs, and leaves signals and folders alone."""
-
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 """Seconds of each unit of a time."""
 
@@ -50,23 +38,6 @@ Searcher = Annotated[
         "Search algorithm: bayes (tree-structured Parzen estimators) or random.", "bayes|random"
     ),
 ]
-
-
-@contextmanager
-def quiet_ray() -> Iterator[None]:
-    """Silence Ray Tune, whose output repeats the trial files."""
-    logger = logging.getLogger("ray")
-    level, own = logger.level, {k: v for k, v in QUIET.items() if k not in os.environ}
-    logger.setLevel(logging.CRITICAL)
-    os.environ.update(own)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
-        for name in own:
-            os.environ.pop(name, None)
 
 
 def read_seconds(text: str) -> float:
@@ -105,16 +76,11 @@ class SearchSettings:
         If a value is out of range.
     """
 
-    trials: Annotated[
-        int, search("Total number of finished trials, earlier sessions included.", "N")
-    ] = 50
+    trials: Annotated[int, search("Finished trials in all, earlier sessions included.", "N")] = 50
     searcher: Searcher = "bayes"
     scheduler: Annotated[
         Literal["asha", "none"],
-        search(
-            "Trial scheduler: asha stops weak trials early; none trains every trial to the end.",
-            "asha|none",
-        ),
+        search("Scheduler: asha stops weak trials early; none stops no trial.", "asha|none"),
     ] = "asha"
     grace: Annotated[int, search("Epochs on D_s before asha may stop a trial.", "EPOCHS")] = 1
     reduction: Annotated[
@@ -123,9 +89,7 @@ class SearchSettings:
     ] = 2.0
     groups: Annotated[
         int | None,
-        search(
-            "Number of rates, embeddings and head included.", "N", default="10, at most layers + 2"
-        ),
+        search("Number of learning rates.", "N", default="10, at most layers + 2"),
     ] = None
     division: Annotated[
         Division, search("Layer groups of the authors' code or of the paper.", "code|paper")
@@ -269,7 +233,7 @@ def make_search(
 @described
 @dataclass(frozen=True)
 class TuneSettings:
-    """How to tune.
+    """How to tune. The first trial of a method has the settings of its baseline.
 
     Attributes
     ----------
@@ -281,25 +245,14 @@ class TuneSettings:
         If a value is out of range.
     """
 
-    trials: Annotated[
-        int,
-        search(
-            "Trials of each method, earlier sessions included; the first one has the settings of "
-            "its baseline.",
-            "N",
-        ),
-    ] = 20
+    trials: Annotated[int, search("Trials of each method, earlier sessions included.", "N")] = 20
     minutes: Annotated[
         float | None,
-        search(
-            "Minutes of training and scoring after which a method gets no further round of trials.",
-            "X",
-            default="no limit",
-        ),
+        search("Minutes after which a method gets no further trials.", "X", default="no limit"),
     ] = None
     seeds: Annotated[
         tuple[int, ...],
-        search("Seeds of each trial; the suite must not report them.", "SEEDS", read=read_seeds),
+        search("Seeds of each trial; none that the suite reports.", "SEEDS", read=read_seeds),
     ] = TUNING_SEEDS
     searcher: Searcher = "bayes"
     keep_rate: Annotated[

@@ -106,7 +106,7 @@ def test_search_ends_when_its_first_trials_fail(world: Workspace, monkeypatch: A
     def fail(rates: list[float], setup: Any, report: Any) -> None:
         report({"reward": -2.0, "failure": "out of luck"})
 
-    monkeypatch.setattr("clbench.search.experiment.run_trial", fail)
+    monkeypatch.setattr("clbench.search.ray_tune.run_trial", fail)
     with pytest.raises(SearchError, match=r"first \d+ trials failed.*out of luck"):
         search(plan_of(world, trials=30), resources=RESOURCES)
     trials = SearchFolder(world.folder / "search").read()
