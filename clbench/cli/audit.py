@@ -73,7 +73,7 @@ def audit(
     # These import torch, for which --help should not wait.
     from clbench.audit import audit as auditing
     from clbench.audit.items import DEFAULT_TASKS
-    from clbench.audit.page import check_folder, write_audit
+    from clbench.audit.page import check_folder, explanation, headline, remedy, write_audit
 
     conditions = [parse_condition(text) for text in fail_if or ()]
     check_folder(out)
@@ -94,7 +94,15 @@ def audit(
         )
         tell("writing the page")
         page = write_audit(audited, out)
-    _show(audited)
+    say(*map(printable, audited.notes))
+    for model in audited.models:
+        say(headline(model))
+        _show_measures(model.comparison)
+        say(*(f"  {printable(line)}" for line in model.notes))
+    for pair in audited.between:
+        say(f"{printable(pair.second)} compared with {printable(pair.first)}:")
+        _show_measures(pair.comparison, between=True)
+    say(*filter(None, (*explanation(audited), remedy(audited))))
     say(f"Page: {page} ({duration(time.monotonic() - start)})")
     failed = [line for condition in conditions for line in failures(audited, *condition)]
     note(*failed)
@@ -195,20 +203,6 @@ def failures(audit: "Audit", part: str, least: float) -> Iterator[str]:
                     f"--fail-if {part}:{least:g}: {printable(model.name)} fails on {each.title}, "
                     f"{each.change}."
                 )
-
-
-def _show(audit: "Audit") -> None:
-    from clbench.audit.page import explanation, headline, remedy
-
-    say(*map(printable, audit.notes))
-    for model in audit.models:
-        say(headline(model))
-        _show_measures(model.comparison)
-        say(*(f"  {printable(line)}" for line in model.notes))
-    for pair in audit.between:
-        say(f"{printable(pair.second)} compared with {printable(pair.first)}:")
-        _show_measures(pair.comparison, between=True)
-    say(*filter(None, (*explanation(audit), remedy(audit))))
 
 
 def _show_measures(comparison: "Comparison", *, between: bool = False) -> None:

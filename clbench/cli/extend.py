@@ -1,8 +1,8 @@
 """`clbench list` and `check`: what there is to build on, and whether a new method works."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from clbench.cli.arguments import Only, argument, choice, command
 from clbench.cli.console import err, say, show_rows
@@ -18,9 +18,6 @@ from clbench.suite.plugins import load_plugins
 from clbench.suite.read import packaged_files, parse_toml, read_suite
 from clbench.tasks.metrics import METRICS, TEXT_METRICS
 from clbench.tasks.registry import TASKS
-
-if TYPE_CHECKING:
-    from clbench.conformance import Row
 
 Rows = Iterator[tuple[str, ...]]
 MOST_ANSWERS = 6
@@ -177,11 +174,6 @@ def check(
 
         model = options.model or "tiny"
         rows = run_checks(baseline, settings=settings, model=model, started=started)
-    _show(rows)
-    return 1 if any(row.status == "fail" for row in rows) else 0
-
-
-def _show(rows: "Sequence[Row]") -> None:
     lines = []
     for row in rows:
         lines.append((row.check, WORDS[row.status], row.reason))
@@ -192,6 +184,7 @@ def _show(rows: "Sequence[Row]") -> None:
     failed = f", {counts['fail']} failed" if counts["fail"] else ""
     skipped = f", {counts['skip']} skipped" if counts["skip"] else ""
     say(f"{count(counts['pass'], 'check')} passed{failed}{skipped}.")
+    return 1 if any(row.status == "fail" for row in rows) else 0
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -13,8 +13,7 @@ import numpy as np
 from autogluon.core.hpo import ray_hpo
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
-from ray.tune.search.basic_variant import BasicVariantGenerator
-from ray.tune.search.hyperopt import HyperOptSearch
+from ray.tune.search import basic_variant, hyperopt
 
 from clbench.core.errors import count
 from clbench.core.seeds import stream_seed
@@ -56,16 +55,16 @@ def domains(sweep: Sweep) -> dict[str, Any]:
 
 def make_searcher(
     points: Sequence[Mapping[str, Any]], seed: int, random_points: int = 20
-) -> HyperOptSearch:
+) -> hyperopt.HyperOptSearch:
     """Return a searcher that suggests `points` first and draws at random below `random_points`."""
-    return HyperOptSearch(
+    return hyperopt.HyperOptSearch(
         points_to_evaluate=[dict(point) for point in points] or None,
         n_initial_points=random_points,
         random_state_seed=seed,
     )
 
 
-def tell(searcher: HyperOptSearch, scores: Sequence[float]) -> None:
+def tell(searcher: hyperopt.HyperOptSearch, scores: Sequence[float]) -> None:
     """Tell a searcher the scores of its first points, which it only accepts as suggestions."""
     for number, score in enumerate(scores):
         searcher.suggest(f"past{number}")
@@ -157,7 +156,9 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
         seed = stream_seed("search", self.settings.seed, len(past)) % 2**32
         if self.settings.searcher == "random":
             points = [self.space.point(rates) for rates in initial]
-            return BasicVariantGenerator(points or None, self.workers or 0, random_state=seed)
+            return basic_variant.BasicVariantGenerator(
+                points or None, self.workers or 0, random_state=seed
+            )
         ended = [trial.rates for trial in self.ended]
         return make_searcher([self.space.point(rates) for rates in (*ended, *initial)], seed)
 
@@ -183,7 +184,7 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
         Ray Tune itself restores an experiment only from its own pickles and with the original
         number of trials.
         """
-        if isinstance(self.searcher, HyperOptSearch):
+        if isinstance(self.searcher, hyperopt.HyperOptSearch):
             tell(self.searcher, [trial.rewards[-1] for trial in self.ended])
         if isinstance(self.scheduler, AsyncHyperBandScheduler):
             for trial in self.ended:
