@@ -55,23 +55,37 @@ VERBS = {
     },
 }
 """Verbs by the question that they answer; ``clbench.cli.VERB`` defines VERB."""
-PLACES = {"compare": "report:compare", "list": "list:listing"}
+PLACES = {
+    "mend": "audit:mend",
+    "compare": "report:compare",
+    "power": "report:power",
+    "tune": "search:tune",
+    "combine": "search:combine",
+    "list": "extend:listing",
+    "check": "extend:check",
+}
 """Where the other verbs are defined."""
-SECTIONS = ("Arguments", "What to run", "How to train", "Where it runs")
-"""The first sections of a verb's help."""
+GROUPS = ("What to run", "How to search", "How to train", "Where it runs")
+SECTIONS = ("Arguments", *GROUPS, "Options")
+"""The sections of a verb's help."""
 
 
 class Verb(TyperCommand):
     """A verb, whose help has a section for each group of options."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the sections."""
+        """Write the sections; a group of one option stands under Options."""
         sections: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
-                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                title = getattr(parameter, "rich_help_panel", None) or kind
-                sections.setdefault(title, []).append(record)
+                name, text = record
+                if parameter.param_type_name == "argument":
+                    sections["Arguments"].append((name.partition(" <")[0], text))
+                else:
+                    title = getattr(parameter, "rich_help_panel", None) or "Options"
+                    sections[title].append((name, text))
+        single = [title for title in GROUPS if len(sections[title]) == 1]
+        sections["Options"][-1:-1] = [record for title in single for record in sections.pop(title)]
         _write(formatter, sections)
 
 

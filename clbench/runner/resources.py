@@ -9,11 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clbench.core.errors import SettingsError, error_text, named, sentence
-from clbench.core.options import Option
+from clbench.core.options import described, where
 
 if TYPE_CHECKING:
     import torch
@@ -40,12 +39,14 @@ MOST = 4096
 """Most workers, and threads of a cell; far more than a machine has."""
 
 
-where = partial(Option, group="Where it runs")
-
-
+@described
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """Where cells run, how many at a time, and what each gets.
+
+    Attributes
+    ----------
+    {options}
 
     Raises
     ------

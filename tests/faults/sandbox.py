@@ -203,7 +203,7 @@ def warm_up() -> None:
         "pyarrow.parquet",
         "sklearn.cluster",
         "clbench.api",
-        "clbench.cli.table",
+        "clbench.cli.console",
         "clbench.runner.run_plan",
         "clbench.models.checkpoint",
         "clbench.report.files",

@@ -8,7 +8,7 @@ import torch
 from helpers.cell import Cell, differ, weights
 from helpers.checkpoints import CHECKPOINTS, make_checkpoint
 
-from clbench.cli.list import KINDS
+from clbench.cli.extend import KINDS
 from clbench.core.errors import SettingsError
 from clbench.methods.base import Vanilla
 from clbench.methods.lora import Lora
