@@ -15,15 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from clbench.core import __version__
-from clbench.core.errors import (
-    ClbenchError,
-    command_line,
-    error_text,
-    in_words,
-    printable,
-    sentence,
-)
+from clbench.core import __version__, errors
 from clbench.core.files import remedy
 
 STOPPED = 130
@@ -178,15 +170,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verbs = {name for verbs in VERBS.values() for name in verbs}
     verb = arguments[0] if arguments and arguments[0] in verbs else ""
     try:
-        with _signals_as_interrupts(signals), command_line():
+        with _signals_as_interrupts(signals), errors.command_line():
             app = program(verb)
             code = app(arguments or ["--help"], prog_name="clbench", standalone_mode=False) or 0
-    except ClbenchError as error:
-        return _fail(error_text(error))
+    except errors.ClbenchError as error:
+        return _fail(errors.error_text(error))
     except usage_error as error:
         path = getattr(getattr(error, "ctx", None), "command_path", f"clbench {verb}".strip())
         text = str(getattr(error, "format_message", error.__str__)()).strip()
-        return _fail(f"{sentence(in_words(text))} See {path} --help.")
+        return _fail(f"{errors.sentence(errors.in_words(text))} See {path} --help.")
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED  # some versions of typer raise, others return it
     except BrokenPipeError:
@@ -245,5 +237,5 @@ def _drop_output() -> None:
 
 
 def _fail(text: str) -> int:
-    print(f"error: {printable(text)}", file=sys.stderr)
+    print(f"error: {errors.printable(text)}", file=sys.stderr)
     return 2

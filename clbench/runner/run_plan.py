@@ -35,12 +35,7 @@ from clbench.shifts.scenario import Scenario
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.schema import ScenarioSpec
 from clbench.suite.validation import check_shared_head, check_tasks
-from clbench.training.device import (
-    keep_freed_memory,
-    make_repeatable,
-    resolve_device,
-    resolve_precision,
-)
+from clbench.training import device as devices
 from clbench.training.memory import PeakMemory
 
 SCORES_EVERY = 5.0
@@ -182,7 +177,7 @@ class Executor:
 
     def device(self, plan: Plan) -> torch.device:
         """Return the device on which this process embeds rows."""
-        return resolve_device(plan.device)
+        return devices.resolve_device(plan.device)
 
     def ready(self, plan: Plan) -> AbstractContextManager[object]:
         """Return a context to prepare and run cells in; it raises if no cell can ever run."""
@@ -213,10 +208,10 @@ def computing(plan: Plan, threads: int | None) -> Iterator[ComputeSettings]:
 
     Inside the block torch has `threads` threads; None leaves their number unchanged.
     """
-    device = resolve_device(plan.device)
-    make_repeatable(device)
-    keep_freed_memory()
-    precision = resolve_precision(plan.protocol.precision, device)
+    device = devices.resolve_device(plan.device)
+    devices.make_repeatable(device)
+    devices.keep_freed_memory()
+    precision = devices.resolve_precision(plan.protocol.precision, device)
     previous = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)
