@@ -210,18 +210,13 @@ def judge(samples: Mapping[Key, Sample], margin: float, alpha: float = ALPHA) ->
     changes = {}
     for (name, sample), p, rate in zip(samples.items(), corrected, rates, strict=True):
         low, high = sample.interval(1.0 - rate)
-        changes[name] = Change(
-            sample.difference, low, high, 1.0 - rate, sample.p, p, _verdict(low, high, margin)
-        )
+        verdict: Verdict = "no difference shown"
+        if -margin < low and high < margin:
+            verdict = "equivalent"
+        elif high < 0 or low > 0:
+            verdict = "worse" if high < 0 else "better"
+        changes[name] = Change(sample.difference, low, high, 1.0 - rate, sample.p, p, verdict)
     return changes
-
-
-def _verdict(low: float, high: float, margin: float) -> Verdict:
-    if -margin < low and high < margin:
-        return "equivalent"
-    if high < 0:
-        return "worse"
-    return "better" if low > 0 else "no difference shown"
 
 
 @dataclass(frozen=True)

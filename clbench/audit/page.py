@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 
 from clbench.audit.audit import Audit, ModelAudit
 from clbench.audit.changes import Change, TaskChange
-from clbench.audit.mend import SWEEP_ROWS, Mended
 from clbench.audit.models import AuditedModel
-from clbench.audit.weights import BASE, TUNED
+from clbench.audit.weights import BASE, SWEEP_ROWS, TUNED, Mended
 from clbench.core import __version__
 from clbench.core.errors import RunFolderError, printable
 from clbench.core.files import as_folder_error, write_atomically

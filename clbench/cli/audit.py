@@ -124,9 +124,8 @@ def mend(
     Tries mixtures on some rows, chooses the best by what it keeps and has learned, and scores it on
     others. Writes the model as safetensors with a card, unless no mixture beats the tuned model.
     """
-    from clbench.audit import mend as mending
+    from clbench.audit import weights
     from clbench.audit.page import write_mended
-    from clbench.audit.weights import TUNED
 
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise RunFolderError(f"{out} exists and is not empty. Give a new folder with --out.")
@@ -134,7 +133,7 @@ def mend(
         out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
     load_plugins(options.plugins)
     with working("loading models") as tell:
-        mended, model = mending.mend(
+        mended, model = weights.mend(
             base,
             tuned,
             keep=keep,
@@ -146,7 +145,7 @@ def mend(
         )
         write_mended(mended, model, out)
     front = out / "front.png"
-    if mended.chosen == TUNED:
+    if mended.chosen == weights.TUNED:
         say(
             f"None of the {len(mended.points) - 1} mixtures has a better mean of accuracy kept and "
             f"accuracy learned than the tuned model, so no model is written. Plot: {front}"

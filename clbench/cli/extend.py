@@ -97,10 +97,6 @@ def _models(suite: str | None) -> Rows:
     yield "NAME or FOLDER", "any AutoModel with safetensors, from the hub or a local folder"
 
 
-def _shifts(suite: str | None) -> Rows:
-    yield from ((name, _first_line(SHIFTS.get(name))) for name in SHIFTS)
-
-
 def _metrics(suite: str | None) -> Rows:
     for name in METRICS:
         metric = METRICS.get(name)
@@ -119,7 +115,7 @@ KINDS = {
     "methods": _methods,
     "tasks": _tasks,
     "models": _models,
-    "shifts": _shifts,
+    "shifts": lambda suite: ((name, _first_line(SHIFTS.get(name))) for name in SHIFTS),
     "metrics": _metrics,
 }
 
