@@ -9,7 +9,7 @@ from clbench.cli.arguments import Data, Device, Plugins, option, words
 from clbench.cli.console import out as stdout
 from clbench.cli.console import show_table, working
 from clbench.core.errors import RunFolderError
-from clbench.core.files import as_folder_error
+from clbench.core.files import check_folder
 from clbench.suite.plugins import load_plugins
 
 
@@ -41,8 +41,7 @@ def mend(
 
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise RunFolderError(f"{out} exists and is not empty. Give a new folder with --out.")
-    with as_folder_error(out):
-        out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
+    check_folder(out)  # before the work: it may not be writable
     load_plugins(plugin or ())
     with working("loading models") as tell:
         mended, model = run(
