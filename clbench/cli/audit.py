@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from clbench.cli.arguments import Only, argument, command
 from clbench.cli.console import duration, note, say, show_rows, working
 from clbench.core.errors import RunFolderError, SettingsError, printable
-from clbench.core.files import as_folder_error
+from clbench.core.files import check_folder
 from clbench.core.options import Option, where
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import load_plugins
@@ -129,8 +129,7 @@ def mend(
 
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise RunFolderError(f"{out} exists and is not empty. Give a new folder with --out.")
-    with as_folder_error(out):
-        out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
+    check_folder(out)  # before the work: it may not be writable
     load_plugins(options.plugins)
     with working("loading models") as tell:
         mended, model = weights.mend(

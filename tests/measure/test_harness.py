@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.generators import make_generator, make_tokenizer
+from helpers.checkpoints import make_generator, make_tokenizer
 from helpers.language_models import cell, run
 
 from clbench.core.errors import ClbenchError

@@ -12,13 +12,12 @@ from types import SimpleNamespace
 import huggingface_hub.constants
 import huggingface_hub.errors
 import pytest
+from helpers.checkpoints import COMMIT, as_download
 
 from clbench.core.errors import ModelError, PluginError
 from clbench.models import locate
 from clbench.models.checkpoint import load_backbone, load_tokenizer
 from clbench.models.locate import MODELS, ModelEntry, local_folder, model_identity, resolve
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
@@ -29,14 +28,7 @@ def original(checkpoint: Callable[..., Path]) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A hub cache with one downloaded model, and no network."""
-    repository = tmp_path / "models--someone--model"
-    snapshot = repository / "snapshots" / COMMIT
-    shutil.copytree(original, snapshot)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(COMMIT)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    return snapshot
+    return as_download(original, tmp_path, monkeypatch)
 
 
 def message(name: str, revision: str | None = None) -> str:
