@@ -24,7 +24,7 @@ SERVER = get_context("forkserver")
 SERVER.set_forkserver_preload([
     "pytest", "pyarrow.json", "sklearn.cluster", "safetensors.torch", "torch._dynamo",
     "transformers.models.auto.tokenization_auto", "transformers.models.bert.modeling_bert",
-    "clbench.api", "clbench.cli.estimate", "clbench.cli.table", "clbench.runner.run_plan",
+    "clbench.api", "clbench.cli.run", "clbench.cli.console", "clbench.runner.run_plan",
     "clbench.models.checkpoint", "clbench.report.files",
 ])  # fmt: skip
 
