@@ -44,7 +44,7 @@ SCORES_SHARE = 0.05
 """Largest share of the time to spend on them: each takes longer the more cells there are."""
 PACKAGES = ("torch", "transformers", "datasets", "numpy", "scikit-learn", "tokenizers")
 TRIMMED = (
-    "--keep-stages: with trim_embeddings, another order can continue from a kept stage only if it "
+    "Kept stages: with trim_embeddings, another order can continue from a kept stage only if it "
     "has the same tasks. Set trim_embeddings = false in [protocol]."
 )
 """Note on stages that hardly any other order can use."""

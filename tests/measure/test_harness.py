@@ -81,7 +81,7 @@ def test_the_harness_leaves_random_numbers_alone(harness: list[Any]) -> None:
 
 def test_unknown_tasks_are_refused(folder: Path, harness: list[Any]) -> None:
     with pytest.raises(
-        ClbenchError, match=r"--lm-eval: there is no task 'esy'\. Did you mean 'easy'"
+        ClbenchError, match=r"lm_eval: there is no task 'esy'\. Did you mean 'easy'"
     ):
         run(folder, "harness-bad", changes=QUICK, lm_eval=["esy"])
 

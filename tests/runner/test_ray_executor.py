@@ -177,9 +177,9 @@ def test_workers_that_do_not_see_the_folder_are_sent_the_shared_stage(
 
 def test_wrong_resources_are_refused_in_one_line(world: Workspace) -> None:
     for options, text in (
-        ({"address": "127.0.0.1:1"}, "--address 127.0.0.1:1: Ray cannot be reached"),
+        ({"address": "127.0.0.1:1"}, "address='127.0.0.1:1': Ray cannot be reached"),
         ({"workers": 2, "device": "cuda:0"}, "cuda"),
-        ({"workers": 2, "gpus": 0.5}, "--gpus: Ray sees no GPU"),
+        ({"workers": 2, "gpus": 0.5}, "gpus: Ray sees no GPU"),
     ):
         with pytest.raises(ClbenchError) as caught:
             world.run("never", **options)
