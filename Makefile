@@ -27,7 +27,8 @@ testall: $(VENV)/.installed-dev  ## run all tests, the slow ones too
 	$(OFFLINE) $(BIN)/python -m pytest -n 2
 
 faults: $(VENV)/.installed-dev  ## run the whole campaign of malformed inputs and faults
-	PYTHONPATH=tests $(OFFLINE) $(BIN)/python -m faults $(ARGS)
+	$(OFFLINE) $(BIN)/python -m pytest tests/faults -n 2 --dist worksteal \
+	  --hypothesis-profile=faults --hypothesis-seed=20 $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## check lint, format and types
 	$(BIN)/ruff check $(SOURCES)

@@ -9,6 +9,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
+from scipy.optimize import brentq
+from scipy.special import bdtr, betaincinv, ndtri, stdtr, stdtrit
+
 from clbench.audit.items import Bools, Floats, Part
 from clbench.results.statistics import ALPHA, AUDIT_WORDS, Verdict, Word
 
@@ -107,7 +110,6 @@ class Flips:
     @property
     def p(self) -> float:
         """Exact two-sided p of McNemar's test: flips go either way with probability ½."""
-        from scipy.special import bdtr
 
         flips, fewer = self.lost + self.gained, min(self.lost, self.gained)
         return min(1.0, 2.0 * float(bdtr(fewer, flips, 0.5))) if flips else 1.0
@@ -123,7 +125,6 @@ class Flips:
         return min(exact[0], score[0]), max(exact[1], score[1])
 
     def _given_flips(self, level: float) -> Bounds:
-        from scipy.special import betaincinv
 
         k, m, tail = self.gained, self.gained + self.lost, (1.0 - level) / 2
         low = float(betaincinv(k, m - k + 1, tail)) if k else 0.0
@@ -141,8 +142,6 @@ def tango(gained: int, lost: int, n: int, level: float) -> Bounds:
     Tango (1998), section 3: the values δ for which the statistic below lies within the normal
     quantiles; its variance is the restricted maximum-likelihood estimate under δ.
     """
-    from scipy.optimize import brentq
-    from scipy.special import ndtri
 
     quantile = float(ndtri((1.0 + level) / 2))
 
@@ -172,7 +171,6 @@ def mean_change(base: Floats, tuned: Floats) -> Sample:
 
     The test is a paired t test. Differences that are all 0 have an interval of width 0.
     """
-    from scipy.special import stdtr, stdtrit
 
     differences = tuned - base
     n, mean = len(differences), float(differences.mean())
@@ -212,18 +210,13 @@ def judge(samples: Mapping[Key, Sample], margin: float, alpha: float = ALPHA) ->
     changes = {}
     for (name, sample), p, rate in zip(samples.items(), corrected, rates, strict=True):
         low, high = sample.interval(1.0 - rate)
-        changes[name] = Change(
-            sample.difference, low, high, 1.0 - rate, sample.p, p, _verdict(low, high, margin)
-        )
+        verdict: Verdict = "no difference shown"
+        if -margin < low and high < margin:
+            verdict = "equivalent"
+        elif high < 0 or low > 0:
+            verdict = "worse" if high < 0 else "better"
+        changes[name] = Change(sample.difference, low, high, 1.0 - rate, sample.p, p, verdict)
     return changes
-
-
-def _verdict(low: float, high: float, margin: float) -> Verdict:
-    if -margin < low and high < margin:
-        return "equivalent"
-    if high < 0:
-        return "worse"
-    return "better" if low > 0 else "no difference shown"
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 
 from clbench.audit.audit import Audit, ModelAudit
 from clbench.audit.changes import Change, TaskChange
-from clbench.audit.mend import SWEEP_ROWS, Mended
 from clbench.audit.models import AuditedModel
-from clbench.audit.weights import BASE, TUNED
-from clbench.core import __version__
+from clbench.audit.weights import BASE, SWEEP_ROWS, TUNED, Mended
+from clbench.core import __version__, files
 from clbench.core.errors import RunFolderError, printable
 from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures import style
@@ -23,15 +22,14 @@ FILE = "audit.json"
 
 
 def check_folder(out: Path) -> None:
-    """Make the folder of an audit.
+    """Check that an audit can be written into a folder; writes nothing.
 
     Raises
     ------
     RunFolderError
-        If it cannot be made, or holds a page that no audit wrote.
+        If it cannot be made or written, or holds a page that no audit wrote.
     """
-    with as_folder_error(out):
-        out.mkdir(parents=True, exist_ok=True)
+    files.check_folder(out)
     if (out / "index.html").exists() and not (out / FILE).exists():
         raise RunFolderError(
             f"{out} has an index.html that no audit wrote. Give another folder with --out."

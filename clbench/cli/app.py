@@ -15,15 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from clbench.core import __version__
-from clbench.core.errors import (
-    ClbenchError,
-    command_line,
-    error_text,
-    in_words,
-    printable,
-    sentence,
-)
+from clbench.core import __version__, errors
 from clbench.core.files import remedy
 
 STOPPED = 130
@@ -55,23 +47,37 @@ VERBS = {
     },
 }
 """Verbs by the question that they answer; ``clbench.cli.VERB`` defines VERB."""
-PLACES = {"compare": "report:compare", "list": "list:listing"}
+PLACES = {
+    "mend": "audit:mend",
+    "compare": "report:compare",
+    "power": "report:power",
+    "tune": "search:tune",
+    "combine": "search:combine",
+    "list": "extend:listing",
+    "check": "extend:check",
+}
 """Where the other verbs are defined."""
-SECTIONS = ("Arguments", "What to run", "How to train", "Where it runs")
-"""The first sections of a verb's help."""
+GROUPS = ("What to run", "How to search", "How to train", "Where it runs")
+SECTIONS = ("Arguments", *GROUPS, "Options")
+"""The sections of a verb's help."""
 
 
 class Verb(TyperCommand):
     """A verb, whose help has a section for each group of options."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the sections."""
+        """Write the sections; a group of one option stands under Options."""
         sections: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
-                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                title = getattr(parameter, "rich_help_panel", None) or kind
-                sections.setdefault(title, []).append(record)
+                name, text = record
+                if parameter.param_type_name == "argument":
+                    sections["Arguments"].append((name.partition(" <")[0], text))
+                else:
+                    title = getattr(parameter, "rich_help_panel", None) or "Options"
+                    sections[title].append((name, text))
+        single = [title for title in GROUPS if len(sections[title]) == 1]
+        sections["Options"][-1:-1] = [record for title in single for record in sections.pop(title)]
         _write(formatter, sections)
 
 
@@ -164,15 +170,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verbs = {name for verbs in VERBS.values() for name in verbs}
     verb = arguments[0] if arguments and arguments[0] in verbs else ""
     try:
-        with _signals_as_interrupts(signals), command_line():
+        with _signals_as_interrupts(signals), errors.command_line():
             app = program(verb)
             code = app(arguments or ["--help"], prog_name="clbench", standalone_mode=False) or 0
-    except ClbenchError as error:
-        return _fail(error_text(error))
+    except errors.ClbenchError as error:
+        return _fail(errors.error_text(error))
     except usage_error as error:
         path = getattr(getattr(error, "ctx", None), "command_path", f"clbench {verb}".strip())
         text = str(getattr(error, "format_message", error.__str__)()).strip()
-        return _fail(f"{sentence(in_words(text))} See {path} --help.")
+        return _fail(f"{errors.sentence(errors.in_words(text))} See {path} --help.")
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED  # some versions of typer raise, others return it
     except BrokenPipeError:
@@ -231,5 +237,5 @@ def _drop_output() -> None:
 
 
 def _fail(text: str) -> int:
-    print(f"error: {printable(text)}", file=sys.stderr)
+    print(f"error: {errors.printable(text)}", file=sys.stderr)
     return 2

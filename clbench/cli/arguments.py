@@ -1,7 +1,6 @@
 """Options of commands, those that dataclasses declare included, and the parsing of their texts."""
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
@@ -13,25 +12,14 @@ import typer
 
 from clbench.core.errors import SettingsError, dashed, did_you_mean
 from clbench.core.options import Option, options_of
-from clbench.runner.resources import Resources
-from clbench.suite.options import RunOptions
-
-UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-Suite = Annotated[
-    str,
-    typer.Argument(metavar="SUITE", help="A packaged suite (clbench list suites) or a suite file."),
-]
 
 
-def option(metavar: str, text: str, *names: str, group: str | None = None) -> Any:
-    """Return an option of one command, by default named after its parameter."""
-    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=group)
+def argument(metavar: str, text: str) -> Any:
+    """Return an argument without a name."""
+    return typer.Argument(metavar=metavar, help=text)
 
 
-def flag(name: str, text: str, *, group: str | None = None) -> Any:
-    """Return an option without a value."""
-    return typer.Option(name, help=text, rich_help_panel=group)
+Suite = Annotated[str, argument("SUITE", "A packaged suite (clbench list suites) or a suite file.")]
 
 
 class Only:
@@ -87,7 +75,8 @@ def _parameter(name: str, kind: Any, default: Any, option: Option) -> inspect.Pa
     """Return Typer's parameter for an option."""
     members = _members(kind)
     plain = [some for some in (str, Path, bool, int, float) if some in members]
-    read_as: Any = plain[0] if plain else str if _choices(kind) else list[str]
+    is_text = option.read or _choices(kind)
+    read_as: Any = str if is_text else plain[0] if plain else list[str]
     text, names = option.text, dashed(name)
     if read_as == list[str] and "," not in option.metavar:
         text += " Repeatable."
@@ -107,6 +96,8 @@ def _parameter(name: str, kind: Any, default: Any, option: Option) -> inspect.Pa
 
 def _value(name: str, given: Any, kind: Any, option: Option) -> Any:
     """Return the value of an option; lists of names are split at commas."""
+    if given is not None and option.read:
+        return option.read(given)
     if given is not None and _choices(kind):
         return choice(dashed(name), given, _choices(kind))
     if not isinstance(given, list) or "=" in option.metavar:
@@ -121,32 +112,6 @@ def _members(kind: Any) -> tuple[Any, ...]:
 
 def _choices(kind: Any) -> tuple[str, ...]:
     return next((get_args(some) for some in _members(kind) if get_origin(some) is Literal), ())
-
-
-def shared(kind: type, name: str) -> Any:
-    """Return the option of a dataclass alone."""
-    (field,) = (field for field in fields(kind) if field.name == name)
-    hint, shown = options_of(kind)[name]
-    return get_args(_parameter(name, hint, field.default, shown).annotation)[1]
-
-
-Model = Annotated[str | None, shared(RunOptions, "model")]
-Data = Annotated[str | None, shared(RunOptions, "data")]
-Corpus = Annotated[str | None, shared(RunOptions, "corpus")]
-Limit = Annotated[int | None, shared(RunOptions, "limit")]
-Epochs = Annotated[int | None, shared(RunOptions, "epochs")]
-Precision = Annotated[str | None, shared(RunOptions, "precision")]
-Head = Annotated[str | None, shared(RunOptions, "head")]
-Device = Annotated[str, shared(RunOptions, "device")]
-Plugins = Annotated[list[Path] | None, shared(RunOptions, "plugins")]
-Address = Annotated[str | None, shared(Resources, "address")]
-Workers = Annotated[int | None, shared(Resources, "workers")]
-Threads = Annotated[int | None, shared(Resources, "threads")]
-Gpus = Annotated[float | None, shared(Resources, "gpus")]
-ReportOut = Annotated[
-    Path | None, option("DIR", "Folder of the report.  [default: report/ in the first run]")
-]
-Formats = Annotated[str, option("A,B", "File formats of the figures: png, svg, pdf.")]
 
 
 def choice(option: str, value: str, choices: Sequence[str]) -> str:
@@ -168,11 +133,3 @@ def words(option: str, values: Iterable[str] | None) -> list[str] | None:
     if not all(parts):
         raise SettingsError(f"{option} {','.join(texts)!r}: holds an empty name. Leave it out.")
     return parts
-
-
-def seconds(option: str, value: str) -> float:
-    """Return ``90``, ``90s``, ``30m``, ``2h`` or ``1d`` in seconds, or raise a SettingsError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", value)
-    if match is None or float(match[1]) == 0:
-        raise SettingsError(f"{option} {value!r}: must be a time such as 90s, 30m or 2h.")
-    return float(match[1]) * UNITS[match[2]]

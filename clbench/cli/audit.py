@@ -1,16 +1,16 @@
-"""`clbench audit`."""
+"""`clbench audit` and `clbench mend`: what fine-tuned models forgot, and how to get it back."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from clbench.cli.arguments import Data, Device, Plugins, flag, option, words
-from clbench.cli.console import duration, err, show_table, working
-from clbench.cli.console import out as stdout
-from clbench.core.errors import SettingsError, printable
+from clbench.cli.arguments import Only, argument, command
+from clbench.cli.console import duration, note, say, show_rows, working
+from clbench.core.errors import RunFolderError, SettingsError, printable
+from clbench.core.files import check_folder
+from clbench.core.options import Option, where
+from clbench.suite.options import RunOptions
 from clbench.suite.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -19,85 +19,156 @@ if TYPE_CHECKING:
 
 PARTS = ("language", "features", "behaviour")
 
+Base = Annotated[str, argument("BASE", "Base model: built-in, a folder, or a hub name.")]
+Common = Annotated[RunOptions, Only("plugins data device")]
 
+
+@command
 def audit(
-    base: Annotated[
-        str,
-        typer.Argument(metavar="BASE", help="Base model: built-in, a folder, or a hub name."),
-    ],
+    options: Common,
+    base: Base,
     tuned: Annotated[
         list[str],
-        typer.Argument(
-            metavar="TUNED", help="Models tuned from it, or folders of their PEFT adapters."
-        ),
+        argument("TUNED", "Models tuned from it, or folders of their PEFT adapters."),
     ],
     tasks: Annotated[
-        list[str] | None,
-        option(
+        Sequence[str] | None,
+        Option(
+            "Tasks to audit, or suite files that define tasks.",
             "A,B",
-            "Tasks to audit, or suite files that define tasks.  [default: four built-in tasks]",
+            default="four built-in tasks",
         ),
     ] = None,
-    data: Data = None,
     corpus: Annotated[
-        str,
-        option("FILE|NAME", "Text for the language loss: one text per line, or wiki40b/en."),
+        str, Option("Text for the language loss: one text per line, or wiki40b/en.", "FILE|NAME")
     ] = "built-in",
-    rows: Annotated[int, option("ROWS", "Maximum rows per task.")] = 500,
+    rows: Annotated[int, Option("Maximum rows per task.", "ROWS")] = 500,
     margin: Annotated[
         float,
-        option("X", "A change counts as kept if its interval lies within ±X (accuracy, nats)."),
+        Option("A change counts as kept if its interval lies within ±X (accuracy, nats).", "X"),
     ] = 0.02,
     localise: Annotated[
-        bool,
-        flag("--localise", "Restore one layer at a time to find where the loss arises; slower."),
+        bool, Option("Restore one layer at a time to find where the loss arises; slower.")
     ] = False,
     fail_if: Annotated[
-        list[str] | None,
-        option(
-            "PART:X",
+        Sequence[str],
+        Option(
             "Exit with code 1 if a change in language, features or behaviour is below X and its "
-            "interval below 0, such as features:-0.02; repeatable.",
+            "interval below 0, such as features:-0.02.",
+            "PART:X",
         ),
-    ] = None,
-    out: Annotated[Path, option("DIR", "Folder of the page and audit.json.")] = Path("audit"),
-    device: Device = "auto",
-    plugin: Plugins = None,
+    ] = (),
+    out: Annotated[Path, where("Folder of the page and audit.json.", "DIR")] = Path("audit"),
 ) -> int:
     """Find out what fine-tuned models forgot of their base model.
 
     Compares language, features and behaviour item by item, and shows where the models moved. Writes
     a page and audit.json. Exit code 1 if --fail-if applies.
-    """
-    from clbench.audit.audit import audit as run
-    from clbench.audit.items import DEFAULT_TASKS
-    from clbench.audit.page import check_folder, write_audit
 
-    conditions = [parse_condition(text) for text in words("--fail-if", fail_if) or ()]
+    For example:
+
+      clbench audit bert-base-uncased my-tuned-model
+      clbench audit DIR/base DIR/tuned --tasks mine.toml --fail-if features:-0.02
+    """
+    # These import torch, for which --help should not wait.
+    from clbench.audit import audit as auditing
+    from clbench.audit.items import DEFAULT_TASKS
+    from clbench.audit.page import check_folder, explanation, headline, remedy, write_audit
+
+    conditions = [parse_condition(text) for text in fail_if or ()]
     check_folder(out)
-    load_plugins(plugin or ())
+    load_plugins(options.plugins)
     start = time.monotonic()
     with working("loading models") as tell:
-        audited = run(
+        audited = auditing.audit(
             base,
             tuned,
-            tasks=words("--tasks", tasks) or DEFAULT_TASKS,
-            data=data,
+            tasks=tasks or DEFAULT_TASKS,
+            data=options.data,
             corpus=corpus,
             rows=rows,
             margin=margin,
             localise=localise,
-            device=device,
+            device=options.device,
             tell=tell,
         )
         tell("writing the page")
         page = write_audit(audited, out)
-    _show(audited)
-    stdout().print(f"Page: {page} ({duration(time.monotonic() - start)})", soft_wrap=True)
+    say(*map(printable, audited.notes))
+    for model in audited.models:
+        say(headline(model))
+        _show_measures(model.comparison)
+        say(*(f"  {printable(line)}" for line in model.notes))
+    for pair in audited.between:
+        say(f"{printable(pair.second)} compared with {printable(pair.first)}:")
+        _show_measures(pair.comparison, between=True)
+    say(*filter(None, (*explanation(audited), remedy(audited))))
+    say(f"Page: {page} ({duration(time.monotonic() - start)})")
     failed = [line for condition in conditions for line in failures(audited, *condition)]
-    for line in failed:
-        err().print(line, soft_wrap=True)
+    note(*failed)
     return 1 if failed else 0
+
+
+@command
+def mend(
+    options: Common,
+    base: Base,
+    tuned: Annotated[str, argument("TUNED", "Model tuned from it, or a PEFT adapter.")],
+    keep: Annotated[Sequence[str], Option("Tasks that the base model can do.", "A,B")],
+    learn: Annotated[str, Option("Task that the model was tuned on.", "TASK")],
+    out: Annotated[Path, where("Folder of the mended model.", "DIR")],
+    rows: Annotated[int, Option("Maximum rows per task for the final scores.", "ROWS")] = 500,
+) -> int:
+    """Mix a tuned model's weights with its base model's, to get back what was forgotten.
+
+    Tries mixtures on some rows, chooses the best by what it keeps and has learned, and scores it on
+    others. Writes the model as safetensors with a card, unless no mixture beats the tuned model.
+    """
+    from clbench.audit import weights
+    from clbench.audit.page import write_mended
+
+    if out.exists() and (out.is_file() or any(out.iterdir())):
+        raise RunFolderError(f"{out} exists and is not empty. Give a new folder with --out.")
+    check_folder(out)  # before the work: it may not be writable
+    load_plugins(options.plugins)
+    with working("loading models") as tell:
+        mended, model = weights.mend(
+            base,
+            tuned,
+            keep=keep,
+            learn=learn,
+            data=options.data,
+            rows=rows,
+            device=options.device,
+            tell=tell,
+        )
+        write_mended(mended, model, out)
+    front = out / "front.png"
+    if mended.chosen == weights.TUNED:
+        say(
+            f"None of the {len(mended.points) - 1} mixtures has a better mean of accuracy kept and "
+            f"accuracy learned than the tuned model, so no model is written. Plot: {front}"
+        )
+        return 0
+    numbers = ("tuned", "mended", "difference")
+    lines = [
+        (
+            name,
+            f"{mended.before[name]:.3f}",
+            f"{mended.after[name]:.3f}",
+            str(change),
+            change.verdict,
+        )
+        for name, change in mended.changes.items()
+    ]
+    show_rows(lines, ("task", *numbers, ""), right=numbers, unbroken=0)
+    if not any(change.verdict == "better" for change in mended.changes.values()):
+        say("On these rows no task is shown to be better.")
+    say(
+        f"Chosen: {mended.chosen}. The accuracies are on rows not used to choose it.",
+        f"Model: {out}, plot: {front}",
+    )
+    return 0
 
 
 def parse_condition(text: str) -> tuple[str, float]:
@@ -132,40 +203,16 @@ def failures(audit: "Audit", part: str, least: float) -> Iterator[str]:
                 )
 
 
-def _show(audit: "Audit") -> None:
-    from clbench.audit.page import explanation, headline, remedy
-
-    for line in audit.notes:
-        stdout().print(printable(line), soft_wrap=True)
-    for model in audit.models:
-        stdout().print(headline(model), soft_wrap=True)
-        _show_measures(model.comparison)
-        for line in model.notes:
-            stdout().print(f"  {printable(line)}", soft_wrap=True)
-    for pair in audit.between:
-        title = f"{printable(pair.second)} compared with {printable(pair.first)}:"
-        stdout().print(title, soft_wrap=True)
-        _show_measures(pair.comparison, between=True)
-    for line in (*explanation(audit), remedy(audit)):
-        if line:
-            stdout().print(line, soft_wrap=True)
-
-
 def _show_measures(comparison: "Comparison", *, between: bool = False) -> None:
     """Print a line for each measure; `between` tuned models, one for all without a difference."""
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=True, padding=(0, 2, 0, 0))
-    for _ in range(3):
-        table.add_column(overflow="fold")
-    rest = []
+    rows, rest = [], []
     for each in comparison.measures:
         if between and each.change.verdict == "no difference shown":
             rest.append(each.title)
         else:
             word = each.change.verdict if between else each.change.word
-            table.add_row(f"  {word}", each.title, str(each))
-    if table.row_count:
-        show_table(stdout(), table)
+            rows.append((f"  {word}", each.title, str(each)))
+    if rows:
+        show_rows(rows, unbroken=0)
     if rest:
-        stdout().print(f"  no difference shown  {'; '.join(rest)}", soft_wrap=True)
+        say(f"  no difference shown  {'; '.join(rest)}")

@@ -11,8 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from clbench.cli.console import duration, err
-from clbench.cli.table import results_table
+from clbench.cli.console import duration, err, results_table
 from clbench.core.errors import count, printable
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import means, reference_score, score_rows, visible_scores

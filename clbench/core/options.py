@@ -1,14 +1,14 @@
 """Options, declared once: fields of a dataclass that Python and the command line both offer.
 
-A field whose type carries an `Option` feeds the constructor of its class, the signature and the
-docstring of functions such as `clbench.run`, and the command line.
+A field whose type carries an `Option` feeds the constructor and the docstring of its class, the
+signature and the docstring of functions such as `clbench.run`, and the command line.
 """
 
 import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 A = TypeVar("A")
@@ -30,12 +30,22 @@ class Option:
         Heading above it in the help of a command.
     default
         What None stands for.
+    read
+        Returns the value of a text on the command line, or raises a SettingsError.
     """
 
     text: str
     metavar: str = ""
     group: str = ""
     default: str = ""
+    read: Callable[[str], Any] | None = None
+
+
+OF_SUITE = "the suite's"
+what = partial(Option, group="What to run")
+search = partial(Option, group="How to search")
+how = partial(Option, group="How to train", default=OF_SUITE)
+where = partial(Option, group="Where it runs")
 
 
 def options_of(kind: type) -> dict[str, tuple[Any, Option]]:
@@ -53,14 +63,7 @@ def takes(kind: Callable[P, A]) -> Callable[[Callable[[A], T]], Callable[P, T]]:
 
     def decorate(function: Callable[[A], T]) -> Callable[P, T]:
         assert isinstance(kind, type)
-        plain, hints = inspect.signature(kind), get_type_hints(kind)
-        parameters = [p.replace(annotation=hints[n]) for n, p in plain.parameters.items()]
-        result = get_type_hints(function)["return"]
-        options, texts = options_of(kind), list[str]()
-        for name in plain.parameters:
-            _, option = options[name]
-            default = f" By default {option.default}." if option.default else ""
-            texts += [name, *(f"    {line}" for line in textwrap.wrap(option.text + default, 95))]
+        plain = inspect.signature(described(kind))
 
         @wraps(function)
         def call(*arguments: P.args, **keywords: P.kwargs) -> T:
@@ -70,8 +73,28 @@ def takes(kind: Callable[P, A]) -> Callable[[Callable[[A], T]], Callable[P, T]]:
                 raise TypeError(f"{function.__name__}() {error}") from None
             return function(kind(*arguments, **keywords))
 
-        call.__signature__ = plain.replace(parameters=parameters, return_annotation=result)  # type: ignore[attr-defined]
-        call.__doc__ = inspect.cleandoc(call.__doc__ or "").replace("{options}", "\n".join(texts))
+        result = get_type_hints(function)["return"]
+        call.__signature__ = plain.replace(return_annotation=result)  # type: ignore[attr-defined]
+        call.__doc__ = _describe(kind, function.__doc__)
         return call
 
     return decorate
+
+
+def described(kind: type[T]) -> type[T]:
+    """Make `help` of a dataclass readable: descriptions for ``{options}``, and plain types."""
+    kind.__doc__ = _describe(kind, kind.__doc__)
+    signature, hints = inspect.signature(kind.__init__), get_type_hints(kind)
+    parameters = signature.parameters.items()
+    plain = [p.replace(annotation=hints.get(name, p.annotation)) for name, p in parameters]
+    kind.__init__.__signature__ = signature.replace(parameters=plain)  # type: ignore[attr-defined]
+    return kind
+
+
+def _describe(kind: type, text: str | None) -> str:
+    options, lines = options_of(kind), list[str]()
+    for name in inspect.signature(kind).parameters:
+        _, option = options[name]
+        default = f" By default {option.default}." if option.default else ""
+        lines += [name, *(f"    {line}" for line in textwrap.wrap(option.text + default, 95))]
+    return inspect.cleandoc(text or "").replace("{options}", "\n".join(lines))

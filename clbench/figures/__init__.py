@@ -14,8 +14,7 @@ import pkgutil
 
 from clbench.figures.curves import anchor_distances, curves, probes, retention
 from clbench.figures.forgetting import costs, forgetting, matrices
-from clbench.figures.learning_rates import rate_distributions, search_trace
-from clbench.figures.shift import shift
+from clbench.figures.inputs import rate_distributions, search_trace, shift
 from clbench.figures.style import REPORT_FIGURES, ReportFigure
 from clbench.figures.tradeoff import fronts, overall, tradeoff
 

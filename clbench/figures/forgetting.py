@@ -142,7 +142,8 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
     for method, some in style.by_scenario(cells)[name].items():
         color, mark, scale, _ = looks[method]
         size = 8 * scale
-        y = fmean(_averages(some) if is_sequence else with_forgetting(some)[1])
+        averages = [100 * a for cell in some if (a := cell.scores.get("average")) is not None]
+        y = fmean(averages if is_sequence else with_forgetting(some)[1])
         seconds = fmean(cell.train_seconds for cell in some)
         times.plot([seconds], [y], mark, ms=size, color=color, mec="white", zorder=3)
         if searched := fmean(cell.search.get("seconds", 0.0) for cell in some):
@@ -174,11 +175,6 @@ def costs(results: style.Results, scenario: str | None = None) -> Figure:
         f"(left) and {meaning}, in 10⁶ bytes (right); means over seeds, "
         f"{style.count_seeds(cells)}. Times of cells that ran side by side are only indicative.",
     )
-
-
-def _averages(cells: Sequence[CellResult]) -> list[float]:
-    """Return 100 × the mean score over all tasks at the end, for each cell."""
-    return [100 * score for cell in cells if (score := cell.scores.get("average")) is not None]
 
 
 def _memory(cells: Sequence[CellResult]) -> tuple[dict[str, list[float]], str, str]:

@@ -152,16 +152,13 @@ def short_labels(names: Iterable[str]) -> dict[str, str]:
     """Return a unique label for each name; long ones are cut in the middle."""
     labels: dict[str, str] = {}
     for name in dict.fromkeys(names):
-        room = LONGEST_LABEL // (2 if any(map(_is_wide, name)) else 1)
+        is_wide = any(east_asian_width(character) in "WF" for character in name)
+        room = LONGEST_LABEL // (2 if is_wide else 1)
         half = (room - 1) // 2
         label = name if len(name) <= room else f"{name[:half]}…{name[-half:]}"
         repeated = label in labels.values()
         labels[name] = f"{label[: room - 4]}…{len(labels) + 1}" if repeated else label
     return labels
-
-
-def _is_wide(character: str) -> bool:
-    return east_asian_width(character) in "WF"
 
 
 def draw_over_seeds(axes: Axes, series: Sequence[Points], look: Look, marks: int = 0) -> None:

@@ -174,8 +174,12 @@ class HostedStage(Stage):
         rows = len(next(iter(arguments.values())))
         if labels is None:
             labels = torch.zeros(rows, dtype=torch.long)
-        regression = labels.is_floating_point() or self._is_regression
-        if labels.dim() > 1 and self.protocol.is_language_model and not self._reads_labels:
+        config, speaks = self.model.config, self.protocol.is_language_model
+        kind, outputs = config.problem_type, getattr(config, "num_labels", 0)
+        is_regression = not speaks and (kind == "regression" or (kind is None and outputs == 1))
+        regression = labels.is_floating_point() or is_regression
+        # An encoder-decoder reads its labels to predict them.
+        if labels.dim() > 1 and speaks and not getattr(config, "is_encoder_decoder", False):
             shift = int(self.model.family.pooling == "last")
             arguments["predict"], labels = asked_tokens(labels, shift)
         if rows == 1 and "position_ids" in inputs and "attention_mask" not in inputs:
@@ -297,18 +301,6 @@ class HostedStage(Stage):
         if kind is not None or self.make_optimizer is None:
             return super().adam(groups, kind)
         return self.make_optimizer(groups)
-
-    @property
-    def _is_regression(self) -> bool:
-        config = self.model.config
-        kind, outputs = config.problem_type, getattr(config, "num_labels", 0)
-        is_scored = not self.protocol.is_language_model
-        return is_scored and (kind == "regression" or (kind is None and outputs == 1))
-
-    @property
-    def _reads_labels(self) -> bool:
-        """Whether the model is an encoder-decoder, which reads its labels to predict them."""
-        return bool(getattr(self.model.config, "is_encoder_decoder", False))
 
 
 def _protocol(args: Any, model: nn.Module, corpus: str, *, speaks: bool) -> Protocol:

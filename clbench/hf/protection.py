@@ -13,7 +13,7 @@ from clbench.hf.host import Fisher, HostedStage
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.tasks.corpus import resolve_corpus
-from clbench.training import hook_checks
+from clbench.training import engine
 
 
 def protect(
@@ -157,8 +157,8 @@ class Protection(TrainerCallback):  # type: ignore[misc]
             self._warn_of_sums(inputs)
         stage.model.train()
         batch = stage.begin(inputs, own_loss, parts)
-        loss = hook_checks.loss(self.method.loss(stage, batch))
-        if (penalty := hook_checks.penalty(self.method.penalty(stage))) is not None:
+        loss = engine.checked_loss(self.method.loss(stage, batch))
+        if (penalty := engine.checked_penalty(self.method.penalty(stage))) is not None:
             loss = loss + penalty
         stage.part += 1
         return loss / parts
@@ -191,8 +191,10 @@ class Protection(TrainerCallback):  # type: ignore[misc]
             )
         self._check_optimizer()
         stage.steps = stage.total_steps = trainer.state.max_steps
-        groups = hook_checks.parameter_groups(self.method.parameter_groups(stage), stage.model)
-        self._optimizer = hook_checks.optimizer(self.method.optimizer(stage, groups), stage.model)
+        groups = engine.checked_groups(self.method.parameter_groups(stage), stage.model)
+        self._optimizer = engine.checked_optimizer(
+            self.method.optimizer(stage, groups), stage.model
+        )
         if type(self.method).optimizer is not Method.optimizer and "adam" not in trainer.args.optim:
             stage.note(f"{self.method.name}: its optimizer replaces {trainer.args.optim!s}.")
         trainer.optimizer = self._optimizer

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from clbench.core.errors import DataError, ModelError, NonFiniteLossError
+from clbench.core.errors import DataError, ModelError, NonFiniteLossError, named
 from clbench.core.seeds import numpy_stream
 from clbench.models import answering, encoding, families
 from clbench.models.likelihood import likelihood, logits_at
@@ -248,7 +248,7 @@ class Capabilities:
         if not np.isfinite(list(measures.values())).all():
             raise NonFiniteLossError(
                 "the loss on held-out texts is no longer a finite number: training diverged. "
-                "Lower lr, set clip_norm, or use --precision float32."
+                f"Lower lr, set clip_norm, or use {named('precision', 'float32')}."
             )
         return measures
 

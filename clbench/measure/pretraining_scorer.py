@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from clbench.core import seeds, user_code
-from clbench.core.errors import NonFiniteLossError, SettingsError, did_you_mean
+from clbench.core.errors import NonFiniteLossError, SettingsError, did_you_mean, named
 from clbench.fisher import language, losses
 from clbench.models import classifier, encoding
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
@@ -88,7 +88,7 @@ class PretrainingScorer:
         if not loss < float("inf"):
             raise NonFiniteLossError(
                 "the loss on held-out texts is no longer a finite number: training diverged. "
-                "Lower lr, set clip_norm, or use --precision float32."
+                f"Lower lr, set clip_norm, or use {named('precision', 'float32')}."
             )
         return {"accuracy": correct / count, "cross_entropy": loss / count}
 
@@ -183,13 +183,14 @@ def check_harness(tasks: Sequence[str]) -> None:
     if not tasks:
         return
     if importlib.util.find_spec("lm_eval") is None:
-        raise SettingsError("--lm-eval needs the package lm-eval: pip install lm-eval.")
+        raise SettingsError(f"{named('lm_eval')} needs the package lm-eval: pip install lm-eval.")
     from lm_eval.tasks import TaskManager
 
     known = TaskManager().all_tasks
     for name in tasks:
         if name not in known:
-            raise SettingsError(f"--lm-eval: there is no task {name!r}.{did_you_mean(name, known)}")
+            hint = did_you_mean(name, known)
+            raise SettingsError(f"{named('lm_eval')}: there is no task {name!r}.{hint}")
 
 
 def harness_scores(

@@ -14,7 +14,7 @@ from clbench.training.method import Method as Method
 from clbench.training.method import Phase as Phase
 
 if TYPE_CHECKING:
-    from torch.optim import Optimizer
+    import torch
     from torch.optim.lr_scheduler import LRScheduler
 
     from clbench.training.protocol import Protocol
@@ -156,6 +156,6 @@ class EarlyStop(Method):
         """Return one phase that ends early."""
         return [Phase(steps=max(1, round(self.share * stage.own_steps)))]
 
-    def schedule(self, stage: Stage, optimizer: Optimizer) -> LRScheduler:
+    def schedule(self, stage: Stage, optimizer: torch.optim.Optimizer) -> LRScheduler:
         """Return the protocol's schedule over the whole stage."""
         return stage.schedule(optimizer, stage.own_steps)

@@ -336,21 +336,16 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
         for what, position in (("questions", 0), ("looks", 1))
         if any(plan[position] != plans[0][position] for plan in plans)
     ]
+    tuned_on: dict[str, set[int]] = {}
+    for cell in cells:
+        if cell.seed in cell.search.get("seeds", ()):
+            tuned_on.setdefault(cell.baseline, set()).add(cell.seed)
     notes += [
         f"{name}: its settings were tuned on seeds that are shown here "
         f"({join_names(map(str, sorted(seeds)))}), so its scores on them are too good by chance."
-        for name, seeds in _tuning_seeds(cells).items()
+        for name, seeds in tuned_on.items()
     ]
     return cells, notes
-
-
-def _tuning_seeds(cells: Sequence[CellResult]) -> dict[str, set[int]]:
-    """Return the seeds of cells that their settings were tuned on, by baseline."""
-    seeds: dict[str, set[int]] = {}
-    for cell in cells:
-        if cell.seed in cell.search.get("seeds", ()):
-            seeds.setdefault(cell.baseline, set()).add(cell.seed)
-    return seeds
 
 
 def _read_run(

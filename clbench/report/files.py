@@ -286,7 +286,9 @@ def write_report(
         if len(frame) or name in ALWAYS:
             for file, text in table_files(name, frame).items():
                 write_atomically(folder / "tables" / file, text)
-    page = folder / "index.html"
+    page, controls = folder / "index.html", content.rows("controls")
+    claims = {(r["scenario"], r["method"]) for r in controls if r["verdict"] != "no verdict"}
+    curves = content.tables["fronts"]["difference"].notna().sum()
     text = render(
         "page.html",
         notes=notes,
@@ -295,7 +297,7 @@ def write_report(
         verdicts=list(_verdicts(content)),
         error_rates=[UNKNOWN]
         if stores[0].is_suite_damaged()
-        else _error_rates(content, stores[0].looks(), len(seeds)),
+        else error_rates(stores[0].looks(), len(seeds), len(claims), int(curves)),
         card_scores=card_scores(),
         figures=figures,
         suites=list(map(_suite, suites)),
@@ -303,17 +305,6 @@ def write_report(
     )
     write_atomically(page, text)
     return Report(page, content, tuple(notes))
-
-
-def _error_rates(content: Content, looks: Sequence[int], seeds: int) -> list[str]:
-    """Return sentences on the error rates of the page."""
-    claims = {
-        (row["scenario"], row["method"])
-        for row in content.rows("controls")
-        if row["verdict"] != "no verdict"
-    }
-    curves = content.tables["fronts"]["difference"].notna().sum()
-    return error_rates(looks, seeds, len(claims), int(curves))
 
 
 def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:

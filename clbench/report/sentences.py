@@ -67,7 +67,8 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
         for row in sorted(some, key=lambda row: (row["pairs"] == 0, -abs(row["difference"]))):
             few = row["pairs"] < FEWEST
             by_verdict.setdefault("too few seeds" if few else row["verdict"], []).append(row)
-        parts = [(_title(score), "title")]
+        less = "" if SCORE[score].higher_is_better else ", less is better"
+        parts = [(SCORE[score].subject or f"{SCORE[score].label}{less}", "title")]
         for verdict, title in titles.items():
             if methods := by_verdict.get(verdict):
                 first = len(parts) == 1
@@ -169,11 +170,6 @@ def _lack(score: str) -> str:
     if causes := [need.cause for need in SCORE[score].needs if need.cause]:
         return f"No finished cell has this score: {causes[0]}."
     return "No finished cell has scores on two tasks."
-
-
-def _title(score: str) -> str:
-    less = "" if SCORE[score].higher_is_better else ", less is better"
-    return SCORE[score].subject or f"{SCORE[score].label}{less}"
 
 
 def _describe(row: Row, verdict: str) -> str:

@@ -161,6 +161,8 @@ def compare(
     dict
         A comparison for each group and method with at least one pair.
     """
+    from scipy.special import stdtr  # scipy.stats takes a second to import
+
     tests = [
         (group, name, sample)
         for group, samples in groups.items()
@@ -181,7 +183,7 @@ def compare(
         verdict: Verdict = "no verdict"
         if n >= FEWEST and variance > ROUNDING**2:
             error = math.sqrt(variance / n)
-            p = _t_test(mean, error, freedom)
+            p = float(2.0 * stdtr(freedom, -abs(mean) / error))
             p_family = min(family * p, 1.0)
             half = _t_quantile(level, freedom) * error
             verdict = "equivalent" if abs(mean) + half < margin else "no difference shown"
@@ -309,13 +311,6 @@ def critical_difference(methods: int, blocks: int, alpha: float = ALPHA) -> floa
 
     quantile = float(studentized_range.isf(alpha, methods, math.inf)) / math.sqrt(2.0)
     return quantile * math.sqrt(methods * (methods + 1) / (6.0 * blocks))
-
-
-def _t_test(mean: float, error: float, freedom: float) -> float:
-    """Return the two-sided p of a mean with that standard error."""
-    from scipy.special import stdtr  # scipy.stats takes a second to import
-
-    return float(2.0 * stdtr(freedom, -abs(mean) / error))
 
 
 def _t_quantile(level: float, freedom: float) -> float:

@@ -231,7 +231,7 @@ class Store:
         return spend(looks)[look_at(looks, seeds)] if looks else ALPHA
 
     def read_pictures(self) -> dict[str, dict[str, Any]]:
-        """Return the data for `clbench.figures.shift` by scenario, where there is any."""
+        """Return the data for `clbench.figures.inputs` by scenario, where there is any."""
         suffix = ".picture.json"
         files = sorted((self.out / "scenarios").glob(f"*{suffix}"))
         pictures = {path.name.removesuffix(suffix): _read_json(path) for path in files}

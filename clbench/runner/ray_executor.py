@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from clbench.core.errors import ClbenchError, ClusterError, SettingsError, explain
+from clbench.core.errors import ClbenchError, ClusterError, SettingsError, explain, named
 from clbench.results.cell import CellResult
 from clbench.runner.cell_stages import stage_groups, stages_to_share
 from clbench.runner.prepare import ScenarioPreparer
@@ -92,7 +92,7 @@ class RayExecutor(Executor):
         if self.resources.address is None and workers * threads > cores():
             listener.note(
                 f"{workers} workers with {threads} threads each share {cores()} cores, which slows "
-                "them down. Lower --workers or --threads."
+                f"them down. Lower {named('workers')} or {named('threads')}."
             )
         self._out = plan.out
         self._require_ray()
@@ -207,7 +207,7 @@ class RayExecutor(Executor):
                 cell,
                 f"its worker or node was lost {1 + RETRIES} times (Ray: {type(error).__name__}). "
                 "It may have run out of memory, or the method may exit; run the cell without "
-                "--workers to see more.",
+                f"{named('workers')} to see more.",
             )
         if leads and result.status != "ok":
             self._stages.pop(self._groups[cell.key], None)  # another cell will train it

@@ -132,7 +132,7 @@ def _entries_of_script(registry: Any) -> dict[str, Any]:
         except Exception as error:
             raise PluginError(
                 f"{registry.kind} {name!r} cannot be sent to workers ({type(error).__name__}: "
-                f"{error}). Put it into a file and give that file as --plugin."
+                f"{error}). Put it into a file and give that file as a plug-in."
             ) from error
     return entries
 

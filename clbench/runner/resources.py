@@ -9,11 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clbench.core.errors import SettingsError, error_text, named, sentence
-from clbench.core.options import Option
+from clbench.core.options import described, where
 
 if TYPE_CHECKING:
     import torch
@@ -40,12 +39,14 @@ MOST = 4096
 """Most workers, and threads of a cell; far more than a machine has."""
 
 
-where = partial(Option, group="Where it runs")
-
-
+@described
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """Where cells run, how many at a time, and what each gets.
+
+    Attributes
+    ----------
+    {options}
 
     Raises
     ------
@@ -161,12 +162,13 @@ def cell_resources(ray: Any, resources: Resources, device: str) -> CellResources
     gpus = float(ray.cluster_resources().get("GPU", 0))
     if kind == "auto":
         kind = "cuda" if gpus else "cpu"
+    given = named("device", device)
     if kind == "mps":
-        raise SettingsError("--device mps: workers cannot share its GPU. Leave out --workers.")
+        raise SettingsError(f"{given}: workers cannot share its GPU. Leave out {named('workers')}.")
     if device.startswith("cuda:"):
-        raise SettingsError(f"--device {device}: Ray chooses the GPU. Give --device cuda.")
+        raise SettingsError(f"{given}: Ray chooses the GPU. Give {named('device', 'cuda')}.")
     if resources.gpus and kind != "cuda":
-        raise SettingsError("--gpus: Ray sees no GPU. Leave out --gpus.")
+        raise SettingsError(f"{named('gpus')}: Ray sees no GPU. Leave out {named('gpus')}.")
     share = 0.0
     if kind == "cuda":
         share, workers = resources.gpus or 1.0, resources.workers or 0
@@ -177,8 +179,8 @@ def cell_resources(ray: Any, resources: Resources, device: str) -> CellResources
     if cell.capacity(ray.nodes()):
         return cell
     if share and not gpus:
-        raise SettingsError("--device cuda: Ray sees no GPU. Use --device cpu.")
-    remedy = "--threads or --gpus" if share else "--threads"
+        raise SettingsError(f"{given}: Ray sees no GPU. Use {named('device', 'cpu')}.")
+    remedy = " or ".join(map(named, ("threads", "gpus") if share else ("threads",)))
     raise SettingsError(f"A cell needs {cell}, which no node has. Lower {remedy}.")
 
 
@@ -222,7 +224,7 @@ def _start(ray: Any, resources: Resources) -> None:
         "logging_level": logging.ERROR,
         "configure_logging": False,
     }
-    where, attempts, hint = f"--address {resources.address}", 1, ""
+    where, attempts, hint = named("address", resources.address), 1, ""
     if resources.address is None:
         where, attempts = "this machine", START_ATTEMPTS
         hint = f" ({attempts} attempts; logs are in /tmp/ray/session_latest/logs)"
@@ -254,10 +256,9 @@ def check_reachable(resources: Resources) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise SettingsError(
-            f"--address {resources.address}: Ray cannot be reached: {error}. Does `ray status` "
-            "show the cluster?"
-        ) from error
+        where = named("address", resources.address)
+        text = f"{where}: Ray cannot be reached: {error}. Does `ray status` show the cluster?"
+        raise SettingsError(text) from error
 
 
 class LocalServers:

@@ -35,13 +35,7 @@ from clbench.shifts.scenario import Scenario
 from clbench.suite.plan import Cell, Plan
 from clbench.suite.schema import ScenarioSpec
 from clbench.suite.validation import check_shared_head, check_tasks
-from clbench.training.device import (
-    keep_freed_memory,
-    make_repeatable,
-    precision_note,
-    resolve_device,
-    resolve_precision,
-)
+from clbench.training import device as devices
 from clbench.training.memory import PeakMemory
 
 SCORES_EVERY = 5.0
@@ -50,7 +44,7 @@ SCORES_SHARE = 0.05
 """Largest share of the time to spend on them: each takes longer the more cells there are."""
 PACKAGES = ("torch", "transformers", "datasets", "numpy", "scikit-learn", "tokenizers")
 TRIMMED = (
-    "--keep-stages: with trim_embeddings, another order can continue from a kept stage only if it "
+    "Kept stages: with trim_embeddings, another order can continue from a kept stage only if it "
     "has the same tasks. Set trim_embeddings = false in [protocol]."
 )
 """Note on stages that hardly any other order can use."""
@@ -80,7 +74,9 @@ def run_plan(state: RunState, listener: Listener, executor: "Executor") -> list[
             listener.note(text)
         if plan.keep_stages and plan.protocol.trim_embeddings:
             listener.note(TRIMMED)
-        if state.pending and (text := precision_note(plan.protocol.precision, preparer.device)):
+        if state.pending and (
+            text := devices.precision_note(plan.protocol.precision, preparer.device)
+        ):
             listener.note(text)
         store.write_suite(plan.resolved())
         listener.started(len(plan.cells), len(state.pending))
@@ -118,7 +114,7 @@ def check_inputs(
     Not noticed: errors that only the embeddings of rows show.
     """
     device = resources.device_here(plan.device)
-    if text := precision_note(plan.protocol.precision, device):
+    if text := devices.precision_note(plan.protocol.precision, device):
         listener.note(text)
     checker = InputChecker.of(plan, device)
     check_folder(plan.out)
@@ -188,7 +184,7 @@ class Executor:
 
     def device(self, plan: Plan) -> torch.device:
         """Return the device on which this process embeds rows."""
-        return resolve_device(plan.device)
+        return devices.resolve_device(plan.device)
 
     def ready(self, plan: Plan) -> AbstractContextManager[object]:
         """Return a context to prepare and run cells in; it raises if no cell can ever run."""
@@ -219,10 +215,10 @@ def computing(plan: Plan, threads: int | None) -> Iterator[ComputeSettings]:
 
     Inside the block torch has `threads` threads; None leaves their number unchanged.
     """
-    device = resolve_device(plan.device)
-    make_repeatable(device)
-    keep_freed_memory()
-    precision = resolve_precision(plan.protocol.precision, device)
+    device = devices.resolve_device(plan.device)
+    devices.make_repeatable(device)
+    devices.keep_freed_memory()
+    precision = devices.resolve_precision(plan.protocol.precision, device)
     previous = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)

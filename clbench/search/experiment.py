@@ -1,29 +1,26 @@
 """Run a search of learning rates for a pair of tasks: its trials, and what comes out of them."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Self
 
-from clbench.core.errors import SearchError, count, explain
+from clbench.core.errors import SearchError, count, named
 from clbench.core.files import locked, write_atomically
 from clbench.runner.resources import Resources, cell_resources, connected
-from clbench.search.plan import SearchPlan, quiet_ray
+from clbench.search.plan import SearchPlan
 from clbench.search.rates import BASE, SearchSpace, combine
-from clbench.search.trials import FAILED, SearchFolder, SearchListener, TrialRecord, cost_of
+from clbench.search.trials import (
+    SearchFolder,
+    SearchListener,
+    TrialRecord,
+    cost_of,
+    quiet_ray,
+)
 from clbench.suite.baselines import Cost
-
-if TYPE_CHECKING:
-    from clbench.measure.rows import PreparedScenario
-    from clbench.models.classifier import TaskModel
-    from clbench.models.groups import Division
-    from clbench.runner.ray_worker import WorkerSetup
-    from clbench.suite.plan import Cell
 
 BEST, MEAN = "bertcl.toml", "bertcl-mean.toml"
 FEW_ROWS = 100
@@ -56,7 +53,7 @@ class SearchOutcome:
     cost: Cost
 
     @classmethod
-    def of(cls, trials: Sequence[TrialRecord], space: SearchSpace, split: str) -> SearchOutcome:
+    def of(cls, trials: Sequence[TrialRecord], space: SearchSpace, split: str) -> Self:
         """Return the outcome of `trials`, or raise a SearchError if none is complete."""
         complete = [(trial, record) for record in trials if (trial := record.trial())]
         if not complete:
@@ -149,9 +146,7 @@ def _search(
     past: list[TrialRecord],
     pending: int,
 ) -> None:
-    from clbench.runner.cell_runner import start_model
     from clbench.runner.prepare import ScenarioPreparer
-    from clbench.runner.ray_worker import WorkerSetup
     from clbench.runner.run_plan import versions
 
     run, settings = plan.run, plan.settings
@@ -166,7 +161,7 @@ def _search(
             listener.trial_ended(trial)
 
     with connected(resources) as ray, quiet_ray():
-        from clbench.search.ray_tune import TrialRecorder, run_trials
+        from clbench.search import ray_tune
 
         cell = cell_resources(ray, resources, run.device)
         facts = {
@@ -184,66 +179,21 @@ def _search(
             if (rows := len(data.rows)) < FEW_ROWS:
                 listener.note(
                     f"{data.name}: rewards come from {rows} rows, so they move in steps of "
-                    f"{1 / rows:.3f} and the best of many is mostly luck. Raise --limit."
+                    f"{1 / rows:.3f} and the best of many is mostly luck. Raise {named('limit')}."
                 )
         if settings.scheduler == "asha" and settings.grace >= second:
             epochs = count(second, "epoch")
-            listener.note(f"--grace {settings.grace}: no trial of {epochs} on D_s stops early.")
-        setup = TrialSetup(
-            cell=run.cells[0],
-            scenario=scenario,
-            model=start_model(run.cells[0], scenario),
-            division=plan.space.origin.division,
-            worker=WorkerSetup.of(run, cell.threads),
-        )
+            listener.note(
+                f"{named('grace', settings.grace)}: no trial of {epochs} on D_s stops early."
+            )
+        setup = ray_tune.TrialSetup.of(plan, scenario, cell.threads)
         workers = resources.workers or (1 if resources.address is None else None)
-        recorder = TrialRecorder(settings, plan.space, (first, second), past, write, workers)
-        run_trials(run_trial, setup, pending, recorder, cell)
+        recorder = ray_tune.TrialRecorder(
+            settings, plan.space, (first, second), past, write, workers
+        )
+        ray_tune.run_trials(ray_tune.run_trial, setup, pending, recorder, cell)
     if recorder.all_failed:
         raise SearchError(
             f"the first {len(recorder.failures)} trials failed, so the search has ended. Reason of "
             f"the last one: {recorder.failures[-1]}"
         )
-
-
-@dataclass(frozen=True)
-class TrialSetup:
-    """The data that all trials of a search share; sent to each worker once."""
-
-    cell: Cell
-    scenario: PreparedScenario
-    model: TaskModel  # each worker trains its own copy
-    division: Division
-    worker: WorkerSetup
-
-
-def run_trial(
-    rates: list[float], setup: TrialSetup, report: Callable[[Mapping[str, Any]], None]
-) -> None:
-    """Train both stages at `rates`, in a worker.
-
-    After every epoch, `report` is called with ``reward`` (sum of the scores of the tasks so far),
-    ``stage``, ``stage_epoch`` and ``scores``. An error becomes a final report with ``failure`` and
-    the reward `FAILED`, as the searcher learns nothing from a trial that raises.
-    """
-    from clbench.methods.by_depth import Layerwise
-    from clbench.runner.cell_runner import CellRunner
-    from clbench.runner.run_plan import computing
-
-    def after_epoch(stage: int, epoch: int, row: list[dict[str, float] | None]) -> None:
-        scores = [s for s in setup.scenario.scenario.main_scores(row) if s is not None]
-        report({"reward": sum(scores), "stage": stage, "stage_epoch": epoch, "scores": scores})
-
-    try:
-        setup.worker.apply()
-        with computing(setup.worker.plan, setup.worker.threads) as compute:
-            CellRunner(
-                setup.cell,
-                setup.scenario,
-                Layerwise(rates=rates, division=setup.division),
-                compute,
-                after_epoch=after_epoch,
-                model=setup.model,
-            ).run()
-    except Exception as error:  # not SystemExit, by which Ray Tune ends a trial
-        report({"reward": FAILED, "failure": explain(error)})

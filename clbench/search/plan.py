@@ -5,22 +5,20 @@ other settings, and its cells are ordinary cells of a run whose scores come from
 interrupted cells, workers, stages that methods share, conflicts and reports are those of a run.
 """
 
-import logging
 import math
-import os
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from clbench.core.errors import RunFolderError, SettingsError, join_names
+from clbench.core.errors import RunFolderError, SettingsError, join_names, named
+from clbench.core.options import described, search
 from clbench.models.groups import Division, depth_of
 from clbench.results.store import Store
 from clbench.runner.run_state import RunState, read_run_state
 from clbench.search.rates import HIGHEST, LOWEST, SearchOrigin, SearchSpace
-from clbench.suite.options import RunOptions
+from clbench.suite.options import RunOptions, read_seeds
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.plugins import load_plugins
 from clbench.suite.read import Suite, read_suite
@@ -31,73 +29,46 @@ MAX_GROUPS = 10
 """Groups of Kenneweg et al. 2022, section 3.1: embeddings, eight of layers, head."""
 TUNING_SEEDS = (1000, 1001)
 """Default seeds of the trials of a tuning: none that a suite of clbench reports."""
-QUIET = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the search
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers import the user's modules from the driver's folder
-}
-"""Environment in which Ray Tune writes no tables or logs, and leaves signals and folders alone."""
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+"""Seconds of each unit of a time."""
 
-Searcher = Literal["bayes", "random"]
-Scheduler = Literal["asha", "none"]
+Searcher = Annotated[
+    Literal["bayes", "random"],
+    search(
+        "Search algorithm: bayes (tree-structured Parzen estimators) or random.", "bayes|random"
+    ),
+]
 
 
-@contextmanager
-def quiet_ray() -> Iterator[None]:
-    """Silence Ray Tune, whose output repeats the trial files."""
-    logger = logging.getLogger("ray")
-    level, own = logger.level, {k: v for k, v in QUIET.items() if k not in os.environ}
-    logger.setLevel(logging.CRITICAL)
-    os.environ.update(own)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
-        for name in own:
-            os.environ.pop(name, None)
+def read_seconds(text: str) -> float:
+    """Return ``90``, ``90s``, ``30m``, ``2h`` or ``1d`` in seconds, or raise a SettingsError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", text)
+    if match is None or float(match[1]) == 0:
+        raise SettingsError(
+            f"{named('time_limit')} {text!r}: must be a time such as 90s, 30m or 2h."
+        )
+    return float(match[1]) * UNITS[match[2]]
 
 
 def check_settings(settings: Any, rules: Mapping[str, tuple[bool, str]]) -> None:
     """Raise a SettingsError for the first setting whose rule does not hold."""
     for name, (holds, rule) in rules.items():
         if not holds:
-            option = f"--{name.replace('_', '-')}"
-            raise SettingsError(f"{option} {getattr(settings, name)!r}: must be {rule}.")
+            raise SettingsError(f"{named(name, getattr(settings, name))}: must be {rule}.")
 
 
+@described
 @dataclass(frozen=True)
 class SearchSettings:
     """The settings of a search, by default those of Kenneweg et al. 2022 (section 4 and code).
 
+    ``asha`` is asynchronous successive halving (Li et al. 2020, algorithm 2, one bracket): it
+    compares trials after `grace`, grace·reduction, grace·reduction² … epochs on D_s. For `division`
+    see `clbench.models.groups.divide_layers`.
+
     Attributes
     ----------
-    trials
-        Total number of finished trials, earlier sessions included.
-    searcher
-        ``bayes`` (tree-structured Parzen estimators) or ``random``.
-    scheduler
-        ``asha`` stops weak trials early by asynchronous successive halving (Li et al. 2020,
-        algorithm 2, one bracket); ``none`` trains every trial to the end.
-    grace, reduction
-        After `grace`, grace·reduction, grace·reduction² … epochs on D_s, ``asha`` continues a
-        trial only if its reward is among the best 1/`reduction` so far.
-    groups
-        Number of rates, embeddings and head included; None means ten, or layers + 2 if that is
-        fewer.
-    division
-        How layers are grouped; see `clbench.models.groups.divide_layers`.
-    lowest, highest
-        Range of each rate.
-    seed
-        Seed of the searcher and of training.
-    paper_split
-        Reward trials on the reported split, as the authors' code does, instead of held-out
-        training rows. The resulting scores are optimistic.
-    time_limit
-        Seconds after which the search ends, interrupting running trials; None means no limit.
+    {options}
 
     Raises
     ------
@@ -105,18 +76,43 @@ class SearchSettings:
         If a value is out of range.
     """
 
-    trials: int = 50
+    trials: Annotated[int, search("Finished trials in all, earlier sessions included.", "N")] = 50
     searcher: Searcher = "bayes"
-    scheduler: Scheduler = "asha"
-    grace: int = 1
-    reduction: float = 2.0
-    groups: int | None = None
-    division: Division = "code"
-    lowest: float = LOWEST
-    highest: float = HIGHEST
-    seed: int = 0
-    paper_split: bool = False
-    time_limit: float | None = None
+    scheduler: Annotated[
+        Literal["asha", "none"],
+        search("Scheduler: asha stops weak trials early; none stops no trial.", "asha|none"),
+    ] = "asha"
+    grace: Annotated[int, search("Epochs on D_s before asha may stop a trial.", "EPOCHS")] = 1
+    reduction: Annotated[
+        float,
+        search("asha continues a trial only if it is among the best 1/reduction so far.", "X"),
+    ] = 2.0
+    groups: Annotated[
+        int | None,
+        search("Number of learning rates.", "N", default="10, at most layers + 2"),
+    ] = None
+    division: Annotated[
+        Division, search("Layer groups of the authors' code or of the paper.", "code|paper")
+    ] = "code"
+    lowest: Annotated[float, search("Lowest learning rate.", "RATE")] = LOWEST
+    highest: Annotated[float, search("Highest learning rate.", "RATE")] = HIGHEST
+    seed: Annotated[int, search("Seed of the searcher and of training.", "N")] = 0
+    paper_split: Annotated[
+        bool,
+        search(
+            "Reward trials on the reported split, as the authors' code does, instead of held-out "
+            "training rows. The resulting scores are optimistic."
+        ),
+    ] = False
+    time_limit: Annotated[
+        float | None,
+        search(
+            "Time after which the search ends, such as 90s, 30m or 2h; seconds in Python.",
+            "TIME",
+            default="no limit",
+            read=read_seconds,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         in_time = self.time_limit is None or self.time_limit > 0
@@ -217,13 +213,13 @@ def make_search(
     names = [spec.name for spec in plan.scenarios]
     if len(names) > 1:
         raise SettingsError(
-            f"--scenario: a search needs one pair of tasks, not {len(names)} scenarios. Give one "
-            f"of {join_names(names)}."
+            f"{named('scenario')}: a search needs one pair of tasks, not {len(names)} scenarios. "
+            f"Give one of {join_names(names)}."
         )
     if (tasks := stages_of(plan.scenarios[0])) != 2:
         raise SettingsError(
-            f"--scenario {names[0]}: has {tasks} tasks, and the reward p_o + p_s needs two. Choose "
-            "another scenario."
+            f"{named('scenario', names[0])}: has {tasks} tasks, and the reward p_o + p_s needs "
+            "two. Choose another scenario."
         )
     if options.out is None:
         plan = replace(plan, out=Path("results") / f"{source.name}-search" / names[0])
@@ -234,22 +230,14 @@ def make_search(
     return SearchPlan(plan, settings, space)
 
 
+@described
 @dataclass(frozen=True)
 class TuneSettings:
-    """How to tune.
+    """How to tune. The first trial of a method has the settings of its baseline.
 
     Attributes
     ----------
-    trials
-        Trials of each method, the first one with the settings of its baseline.
-    minutes
-        Training time after which a method gets no further round of trials; None means no limit.
-    seeds
-        Seeds of the cells of each trial; the suite must not report them.
-    searcher
-        ``bayes`` (tree-structured Parzen estimators) or ``random``.
-    keep_rate
-        Whether to leave out the flat rate, which is otherwise part of every sweep.
+    {options}
 
     Raises
     ------
@@ -257,16 +245,25 @@ class TuneSettings:
         If a value is out of range.
     """
 
-    trials: int = 20
-    minutes: float | None = None
-    seeds: tuple[int, ...] = TUNING_SEEDS
+    trials: Annotated[int, search("Trials of each method, earlier sessions included.", "N")] = 20
+    minutes: Annotated[
+        float | None,
+        search("Minutes after which a method gets no further trials.", "X", default="no limit"),
+    ] = None
+    seeds: Annotated[
+        tuple[int, ...],
+        search("Seeds of each trial; none that the suite reports.", "SEEDS", read=read_seeds),
+    ] = TUNING_SEEDS
     searcher: Searcher = "bayes"
-    keep_rate: bool = False
+    keep_rate: Annotated[
+        bool, search("Keep the flat rate, which is otherwise part of every sweep.")
+    ] = False
 
     def __post_init__(self) -> None:
         in_time = self.minutes is None or 0.0 < self.minutes < math.inf
         rules = {
             "trials": (1 <= self.trials <= 10_000, "from 1 to 10000"),
+            "seeds": (not isinstance(self.seeds, str), "numbers, such as 1000,1001"),
             "minutes": (in_time, "a number above 0"),
             "searcher": (self.searcher in ("bayes", "random"), "bayes or random"),
         }
@@ -337,12 +334,12 @@ def make_tuning(
         folder holds something else.
     """
     if options.sweep is not None:
-        raise SettingsError("--sweep: a tuning chooses its own points. Leave it out.")
+        raise SettingsError(f"{named('sweep')}: a tuning chooses its own points. Leave it out.")
     source = suite_for_trials(suite, options, score_on="tuning", probe_rows=None)
     if common := sorted({*source.file.seeds} & {*settings.seeds}):
         raise SettingsError(
-            f"--seeds: the suite reports {join_names(map(str, common))}. Choose other seeds to "
-            "tune on."
+            f"{named('seeds')}: the suite reports {join_names(map(str, common))}. Choose other "
+            "seeds to tune on."
         )
     options.choose_scenarios(source)  # so that errors give the name of the suite
     file = source.file.model_copy(update={"name": f"{source.name}-tune"})
@@ -353,7 +350,8 @@ def make_tuning(
     for name in names:
         if taken := names & {f"{name}-t{number}" for number in range(2, settings.trials + 1)}:
             raise SettingsError(
-                f"--methods: {min(taken)!r} is also the name of a trial of {name}. Rename it."
+                f"{named('methods')}: {min(taken)!r} is also the name of a trial of {name}. Rename "
+                "it."
             )
     plan = TunePlan(settings, options, first)
     Store(plan.out).check(file.name)
@@ -362,5 +360,5 @@ def make_tuning(
     if not plan.file.exists():
         for name in names:
             if (path := plan.out / f"{name}.toml").exists():
-                raise RunFolderError(f"{path} would be overwritten. Choose another --out.")
+                raise RunFolderError(f"{path} would be overwritten. Choose another {named('out')}.")
     return plan

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from clbench.core.errors import DataError, SettingsError, count
+from clbench.core.errors import DataError, SettingsError, count, named
 from clbench.core.files import read_file
 from clbench.models.groups import Division, divide_layers
 from clbench.suite.baselines import Baseline, Cost, Range, Sweep
@@ -83,19 +83,19 @@ class SearchSpace:
         most = self.origin.depth + 2
         if not 3 <= self.groups <= most:
             raise SettingsError(
-                f"--groups {self.groups}: must be from 3 to {most}, as the model has "
+                f"{named('groups', self.groups)}: must be from 3 to {most}, as the model has "
                 f"{self.origin.depth} layers, embeddings and a head."
             )
         if not 0.0 < self.lowest < self.highest <= 1.0:
             raise SettingsError(
-                f"--lowest {self.lowest:g}, --highest {self.highest:g}: must be above 0 and at "
-                "most 1, and --lowest the smaller one."
+                f"{named('lowest', self.lowest)}, {named('highest', self.highest)}: must be above "
+                f"0 and at most 1, and {named('lowest')} the smaller one."
             )
         if not self.lowest <= self.origin.flat <= self.highest:
             raise SettingsError(
-                f"the flat rate {self.origin.flat:g} of the first trial lies outside --lowest "
-                f"{self.lowest:g} to --highest {self.highest:g}. Widen the range, or change the "
-                "suite's lr."
+                f"the flat rate {self.origin.flat:g} of the first trial lies outside "
+                f"{named('lowest', self.lowest)} to {named('highest', self.highest)}. Widen the "
+                "range, or change the suite's lr."
             )
 
     @property

@@ -1,27 +1,35 @@
-"""The searchers of `search` and `tune`, and the trials of a search on Ray Tune."""
+"""The searchers of `search` and `tune`, and the trials of a search, which Ray Tune runs."""
 
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from autogluon.core.hpo import ray_hpo
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
-from ray.tune.search.basic_variant import BasicVariantGenerator
-from ray.tune.search.hyperopt import HyperOptSearch
+from ray.tune.search import basic_variant, hyperopt
 
-from clbench.core.errors import count
+from clbench.core.errors import count, explain
 from clbench.core.seeds import stream_seed
+from clbench.measure.rows import PreparedScenario
+from clbench.methods.by_depth import Layerwise
+from clbench.models.classifier import TaskModel
+from clbench.models.groups import Division
+from clbench.runner.cell_runner import CellRunner, start_model
+from clbench.runner.ray_worker import WorkerSetup
 from clbench.runner.resources import CellResources
-from clbench.search.plan import SearchSettings
+from clbench.runner.run_plan import computing
+from clbench.search.plan import SearchPlan, SearchSettings
 from clbench.search.rates import SearchSpace
-from clbench.search.trials import EpochRecord, TrialRecord
+from clbench.search.trials import FAILED, EpochRecord, TrialRecord
 from clbench.suite.baselines import Range, Sweep
+from clbench.suite.plan import Cell
 
 SHIFT_EPOCHS = "shift_epochs"
 """Key of the epochs trained on D_s, which decide when a trial is compared with others."""
@@ -46,20 +54,67 @@ def domains(sweep: Sweep) -> dict[str, Any]:
 
 def make_searcher(
     points: Sequence[Mapping[str, Any]], seed: int, random_points: int = 20
-) -> HyperOptSearch:
+) -> hyperopt.HyperOptSearch:
     """Return a searcher that suggests `points` first and draws at random below `random_points`."""
-    return HyperOptSearch(
+    return hyperopt.HyperOptSearch(
         points_to_evaluate=[dict(point) for point in points] or None,
         n_initial_points=random_points,
         random_state_seed=seed,
     )
 
 
-def tell(searcher: HyperOptSearch, scores: Sequence[float]) -> None:
+def tell(searcher: hyperopt.HyperOptSearch, scores: Sequence[float]) -> None:
     """Tell a searcher the scores of its first points, which it only accepts as suggestions."""
     for number, score in enumerate(scores):
         searcher.suggest(f"past{number}")
         searcher.on_trial_complete(f"past{number}", {"reward": score})
+
+
+@dataclass(frozen=True)
+class TrialSetup:
+    """The data that all trials of a search share; sent to each worker once."""
+
+    cell: Cell
+    scenario: PreparedScenario
+    model: TaskModel  # each worker trains its own copy
+    division: Division
+    worker: WorkerSetup
+
+    @classmethod
+    def of(cls, plan: SearchPlan, scenario: PreparedScenario, threads: int) -> Self:
+        """Return the setup of a search for workers with this number of threads."""
+        (cell,) = plan.run.cells
+        worker = WorkerSetup.of(plan.run, threads)
+        return cls(cell, scenario, start_model(cell, scenario), plan.space.origin.division, worker)
+
+
+def run_trial(
+    rates: list[float], setup: TrialSetup, report: Callable[[Mapping[str, Any]], None]
+) -> None:
+    """Train both stages at `rates`, in a worker.
+
+    After every epoch, `report` is called with ``reward`` (sum of the scores of the tasks so far),
+    ``stage``, ``stage_epoch`` and ``scores``. An error becomes a final report with ``failure`` and
+    the reward `FAILED`, as the searcher learns nothing from a trial that raises.
+    """
+
+    def after_epoch(stage: int, epoch: int, row: list[dict[str, float] | None]) -> None:
+        scores = [s for s in setup.scenario.scenario.main_scores(row) if s is not None]
+        report({"reward": sum(scores), "stage": stage, "stage_epoch": epoch, "scores": scores})
+
+    try:
+        setup.worker.apply()
+        with computing(setup.worker.plan, setup.worker.threads) as compute:
+            CellRunner(
+                setup.cell,
+                setup.scenario,
+                Layerwise(rates=rates, division=setup.division),
+                compute,
+                after_epoch=after_epoch,
+                model=setup.model,
+            ).run()
+    except Exception as error:  # not SystemExit, by which Ray Tune ends a trial
+        report({"reward": FAILED, "failure": explain(error)})
 
 
 class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
@@ -100,7 +155,9 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
         seed = stream_seed("search", self.settings.seed, len(past)) % 2**32
         if self.settings.searcher == "random":
             points = [self.space.point(rates) for rates in initial]
-            return BasicVariantGenerator(points or None, self.workers or 0, random_state=seed)
+            return basic_variant.BasicVariantGenerator(
+                points or None, self.workers or 0, random_state=seed
+            )
         ended = [trial.rates for trial in self.ended]
         return make_searcher([self.space.point(rates) for rates in (*ended, *initial)], seed)
 
@@ -126,7 +183,7 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
         Ray Tune itself restores an experiment only from its own pickles and with the original
         number of trials.
         """
-        if isinstance(self.searcher, HyperOptSearch):
+        if isinstance(self.searcher, hyperopt.HyperOptSearch):
             tell(self.searcher, [trial.rewards[-1] for trial in self.ended])
         if isinstance(self.scheduler, AsyncHyperBandScheduler):
             for trial in self.ended:

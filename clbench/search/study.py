@@ -12,25 +12,16 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from clbench.core.errors import RunFolderError, SettingsError, SuiteError, count, join_names
+from clbench.core.errors import RunFolderError, SettingsError, SuiteError, count, join_names, named
 from clbench.core.files import locked, write_atomically
 from clbench.core.seeds import stream_seed
 from clbench.results.cell import CellResult
 from clbench.results.resume import first_difference
 from clbench.results.store import Store
 from clbench.runner.run_state import RunState
-from clbench.search.plan import TunePlan, quiet_ray
-from clbench.search.trials import FAILED, read_json
-from clbench.suite.baselines import (
-    Baseline,
-    Cost,
-    Range,
-    Sweep,
-    axes,
-    count_points,
-    own_values,
-    variant,
-)
+from clbench.search.plan import TunePlan
+from clbench.search.trials import FAILED, quiet_ray, read_json
+from clbench.suite import baselines
 from clbench.suite.plan import make_plan
 from clbench.suite.validation import check_methods
 
@@ -45,7 +36,7 @@ GENERATED = "# Written by clbench tune, which overwrites it when it runs again: 
 class _Trials(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     searcher: str
-    sweep: Sweep
+    sweep: baselines.Sweep
     proposals: list[dict[str, Any]]
 
 
@@ -113,7 +104,7 @@ class Study:
     """
 
     plan: TunePlan
-    baseline: Baseline
+    baseline: baselines.Baseline
     proposals: list[dict[str, Any]] = field(default_factory=list)
     is_exhausted: bool = False
     trials: list[TunedTrial] = field(default_factory=list)
@@ -122,8 +113,8 @@ class Study:
 
     def __post_init__(self) -> None:
         settings, baseline = self.plan.settings, self.baseline
-        self.sweep = axes(baseline, keep_rate=settings.keep_rate)
-        points = count_points(baseline, keep_rate=settings.keep_rate)
+        self.sweep = baselines.axes(baseline, keep_rate=settings.keep_rate)
+        points = baselines.count_points(baseline, keep_rate=settings.keep_rate)
         self.most = int(min(settings.trials, points))
 
     @property
@@ -144,11 +135,11 @@ class Study:
         best = max(self.trials, key=lambda trial: trial.score, default=None)
         return None if best is None or best.score == FAILED else best
 
-    def variants(self) -> list[Baseline]:
+    def variants(self) -> list[baselines.Baseline]:
         """Return the baseline of each proposal, the first one under its own name."""
         name = self.baseline.name
         return [
-            variant(self.baseline, f"{name}-t{number}" if number > 1 else name, settings)
+            baselines.variant(self.baseline, f"{name}-t{number}" if number > 1 else name, settings)
             for number, settings in enumerate(self.proposals, 1)
         ]
 
@@ -176,16 +167,16 @@ class Study:
             self.proposals.append({})
         missing = min(total, self.most) - len(self.proposals)
         searcher: Any = self._searcher() if missing > 0 else None
-        seen = [own_values(self.baseline, proposal) for proposal in self.proposals]
+        seen = [baselines.own_values(self.baseline, proposal) for proposal in self.proposals]
         for attempt in range(TRIES * missing):
             suggestion = searcher.suggest(f"new{attempt}")
             proposal = {key: _plain(value, self.sweep[key]) for key, value in suggestion.items()}
-            values = own_values(self.baseline, proposal)
+            values = baselines.own_values(self.baseline, proposal)
             if values in seen:
                 continue
             seen.append(values)
             with suppress(SettingsError, SuiteError):
-                point = variant(self.baseline, self.baseline.name, proposal)
+                point = baselines.variant(self.baseline, self.baseline.name, proposal)
                 check_methods([point], self.plan.first.protocol)
                 self.proposals.append(proposal)
                 missing -= 1
@@ -200,7 +191,7 @@ class Study:
 
         points, scores, settings = list[dict[str, Any]](), list[float](), self.plan.settings
         for trial in self.trials:
-            values = own_values(self.baseline, trial.settings)
+            values = baselines.own_values(self.baseline, trial.settings)
             # A baseline's own settings may lie outside the sweep.
             if all(values[key] in axis for key, axis in self.sweep.items()):
                 points.append({key: values[key] for key in self.sweep})
@@ -217,17 +208,17 @@ class Study:
         searcher = self.plan.settings.searcher
         return _Trials(searcher=searcher, sweep=self.sweep, proposals=self.proposals)
 
-    def cost(self) -> Cost:
+    def cost(self) -> baselines.Cost:
         """Return the cost of all cells, those of other scenarios and seeds included."""
         epochs, seconds = training_cost(self.all_cells)
-        return Cost(
+        return baselines.Cost(
             trials=len({cell.baseline for cell in self.all_cells}),
             epochs=round(epochs, 4),
             seconds=round(seconds, 3),
             seeds=tuple(sorted({cell.seed for cell in self.all_cells})),
         )
 
-    def tuned(self, best: TunedTrial) -> Baseline:
+    def tuned(self, best: TunedTrial) -> baselines.Baseline:
         """Return the baseline with the settings of the best trial.
 
         Its sources name the command, the scenarios and the seeds of the trials.
@@ -240,9 +231,9 @@ class Study:
             f"seed{'s' if len(seeds) > 1 else ''} {join_names(map(str, seeds))}: mean score "
             f"{best.score:.4f} ({before} before)."
         )
-        values = own_values(self.baseline, best.settings)
+        values = baselines.own_values(self.baseline, best.settings)
         settings = {key: values[key] for key in self.sweep if values[key] is not None}
-        tuned = variant(self.baseline, self.baseline.name, settings)
+        tuned = baselines.variant(self.baseline, self.baseline.name, settings)
         sources = {**tuned.sources, **dict.fromkeys(settings, source)}
         return replace(tuned, sources=sources, cost=self.cost(), family="")
 
@@ -270,10 +261,14 @@ def training_cost(cells: Sequence[CellResult]) -> tuple[float, float]:
     return epochs, seconds
 
 
-def _plain(value: Any, axis: Range | list[Any]) -> Any:
+def _plain(value: Any, axis: baselines.Range | list[Any]) -> Any:
     """Return a suggested value as JSON holds it, floats of a range with three digits."""
     value = value.item() if hasattr(value, "item") else value
-    return axis.rounded(value) if isinstance(axis, Range) and isinstance(value, float) else value
+    return (
+        axis.rounded(value)
+        if isinstance(axis, baselines.Range) and isinstance(value, float)
+        else value
+    )
 
 
 def tuning_rounds(plan: TunePlan) -> Iterator[RunState]:
@@ -318,9 +313,8 @@ def read_studies(plan: TunePlan) -> list[Study]:
         if before := file.methods.get(study.baseline.name):
             new = study.to_file().model_dump(exclude={"proposals"})
             if difference := first_difference(before.model_dump(), new):
-                raise RunFolderError(
-                    f"{plan.file}: {study.baseline.name} {difference}. Choose another --out."
-                )
+                where = f"{plan.file}: {study.baseline.name}"
+                raise RunFolderError(f"{where} {difference}. Choose another {named('out')}.")
             study.proposals = before.proposals
     _read_cells(plan, studies)
     return studies

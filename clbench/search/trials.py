@@ -1,14 +1,18 @@
 """The trials of a search: their records, the folder that holds them, and who hears of them."""
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clbench.core.errors import DataError, RunFolderError, describe_errors
+from clbench.core.errors import DataError, RunFolderError, describe_errors, named
 from clbench.core.files import read_file, write_atomically
 from clbench.core.registry import LARGEST, Amount
 from clbench.models.groups import Division
@@ -20,7 +24,33 @@ from clbench.suite.baselines import Cost
 FAILED = -2.0
 """Score of a failed trial: below any sum of two scores, correlations included."""
 
+QUIET = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the search
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers import the user's modules from the driver's folder
+}
+"""Environment in which Ray Tune writes no tables or logs, and leaves signals and folders alone."""
+
+
 Model = TypeVar("Model", bound=BaseModel)
+
+
+@contextmanager
+def quiet_ray() -> Iterator[None]:
+    """Silence Ray Tune, whose output repeats the trial files."""
+    logger = logging.getLogger("ray")
+    level, own = logger.level, {k: v for k, v in QUIET.items() if k not in os.environ}
+    logger.setLevel(logging.CRITICAL)
+    os.environ.update(own)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+        for name in own:
+            os.environ.pop(name, None)
 
 
 class EpochRecord(BaseModel):
@@ -57,8 +87,8 @@ class TrialRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     schema_version: Literal[1] = 1
-    number: Annotated[int, Field(ge=1)]
-    rates: Annotated[list[Annotated[float, Field(gt=0.0)]], Field(min_length=3)]
+    number: int
+    rates: list[float]
     status: Literal["running", "complete", "stopped", "failed"] = "running"
     reason: str | None = None
     epochs: list[EpochRecord] = []
@@ -68,13 +98,6 @@ class TrialRecord(BaseModel):
     seconds: Amount = 0.0
     started: str = ""
     finished: str = ""
-
-    @model_validator(mode="after")
-    def _check_complete(self) -> Self:
-        if self.status == "complete" and (None in (self.p_o, self.p_s) or not self.epochs):
-            raise ValueError("a complete trial has epochs, p_o and p_s")
-        self.trial()  # raises a ValueError for rates and scores out of range
-        return self
 
     @property
     def rewards(self) -> list[float]:
@@ -111,9 +134,7 @@ def cost_of(trials: Sequence[TrialRecord]) -> Cost:
     )
 
 
-def read_json(
-    path: Path, model: type[Model], remedy: str = "Choose another --out."
-) -> Model | None:
+def read_json(path: Path, model: type[Model], remedy: str = "") -> Model | None:
     """Return the content of a file of a search or tuning, or None if there is none.
 
     Raises a RunFolderError if it cannot be read, or is damaged or of another version.
@@ -124,6 +145,7 @@ def read_json(
         return None
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else describe_errors(error)[0][:200]
+        remedy = remedy or f"Choose another {named('out')}."
         raise RunFolderError(f"{path} cannot be read: {reason}. {remedy}") from error
 
 
@@ -158,11 +180,11 @@ class SearchFolder:
         """
         if content := self.content():
             if difference := first_difference(content["recipe"], plain(recipe)):
-                raise RunFolderError(f"{self.file} {difference}. Choose another --out.")
+                raise RunFolderError(f"{self.file} {difference}. Choose another {named('out')}.")
         elif (self.path / "suite.json").exists() or any(self.trials.glob("*.json")):
             raise RunFolderError(
                 f"{self.path} holds a run, or trials without their search.json. Choose another "
-                "--out."
+                f"{named('out')}."
             )
 
     def begin(self, recipe: Mapping[str, Any], description: Mapping[str, Any]) -> None:
@@ -245,6 +267,7 @@ def common_origin(
         other = source.origin if flat is None else replace(source.origin, flat=flat)
         if difference := first_difference(asdict(other), asdict(origin)):
             raise DataError(
-                f"{source.path} {difference}. Combine searches on one model, or give --flat."
+                f"{source.path} {difference}. Combine searches on one model, or give "
+                f"{named('flat')}."
             )
     return origin

@@ -209,7 +209,7 @@ class ScenarioTasks:
     numbers
         Plain JSON values for the report, such as mean lengths.
     picture
-        Plain JSON values that `clbench.figures.shift` draws; kept once per scenario.
+        Plain JSON values that `clbench.figures.inputs` draws; kept once per scenario.
     columns
         Columns of R before those of the tasks.
     notes

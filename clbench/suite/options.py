@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from clbench.core.errors import (
     sentence,
 )
 from clbench.core.files import user_path
-from clbench.core.options import Option
+from clbench.core.options import OF_SUITE, described, how, what, where
 from clbench.models.locate import MODELS
 from clbench.suite.baselines import Baseline
 from clbench.suite.read import Suite, packaged_files
@@ -31,19 +30,20 @@ from clbench.suite.schema import FEWEST, LOOKS, MOST_SEEDS, UNTIL_SETTLED, Scena
 from clbench.tasks.corpus import resolve_corpus
 from clbench.training.protocol import Protocol
 
-OF_SUITE = "the suite's"
-what = partial(Option, group="What to run")
-how = partial(Option, group="How to train", default=OF_SUITE)
-where = partial(Option, group="Where it runs")
 MOST_POINTS = 100
 """Most points of a sweep."""
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """The options of a run, as in `clbench.run`; None stands for the suite's value.
 
     A single value may be given instead of a sequence of one.
+
+    Attributes
+    ----------
+    {options}
 
     Raises
     ------
@@ -158,7 +158,7 @@ class RunOptions:
         ),
     ] = False
     out: Annotated[
-        str | Path | None, where("Folder of the run.", "DIR", default="results/SUITE")
+        str | Path | None, where("Folder of the results.", "DIR", default="results/SUITE")
     ] = None
     replace: Annotated[
         bool, where("Rerun cells of other settings; move their files to cells/replaced/.")

@@ -26,8 +26,6 @@ from clbench.tasks.registry import task_identity, template_identity
 from clbench.training.protocol import BY_TASK, Protocol
 
 Named = TypeVar("Named", Baseline, ScenarioSpec)
-MOST_UNKNOWN = 3
-"""Number of unknown methods after which the other names are not checked."""
 RECIPE_VERSION = 5
 """Increase it when a change of clbench changes scores: finished cells then become outdated."""
 
@@ -302,9 +300,6 @@ def _baselines(suite: Suite, options: RunOptions, problems: list[str]) -> list[B
             if options.methods is not None:
                 raise
             problems.append(f"methods item {number}: {error}")
-            if len(problems) >= MOST_UNKNOWN and number < len(suite.file.methods):
-                problems.append(f"methods: the names after item {number} are not checked yet")
-                break
     if options.sweep is not None:
         baselines = [point for b in baselines for point in dial_points(b, options.sweep)]
     where = (
@@ -315,16 +310,10 @@ def _baselines(suite: Suite, options: RunOptions, problems: list[str]) -> list[B
     by_name: dict[str, Baseline] = {}
     for baseline in baselines:
         if (other := by_name.setdefault(baseline.name, baseline)) is not baseline:
-            sources = [
-                errors.display_path(b.path) if b.path else b.method for b in (other, baseline)
-            ]
-            if len(set(sources)) == 1:
-                raise errors.UnknownNameError(
-                    f"{where}: {baseline.name!r} is given twice. Remove one."
-                )
+            paths = [errors.display_path(b.path) for b in (other, baseline) if b.path]
+            files = f" ({' and '.join(paths)})" if len({*paths}) == 2 else ""
             raise errors.UnknownNameError(
-                f"{where}: two baselines are called {baseline.name!r}: {' and '.join(sources)}. "
-                "Remove one, or copy a file under another name."
+                f"{where}: {baseline.name!r} is given twice{files}. Remove or rename one."
             )
     return baselines
 

@@ -133,7 +133,8 @@ def _from_hub(count: int, split: str) -> list[str]:
         articles = datasets.load_dataset(
             HUB_NAME, HUB_CONFIG, revision=HUB_REVISION, split=split, streaming=True
         )
-        first = (_first_paragraph(row["text"]) for row in articles)
+        bodies = (row["text"].partition("_START_PARAGRAPH_")[2] for row in articles)
+        first = (b.partition("_START_")[0].partition("_NEWLINE_")[0].strip() for b in bodies)
         texts = list(islice((t for t in first if len(t.split()) >= FEWEST_WORDS), count))
     except Exception as error:  # the types depend on the HTTP library of the hub's client
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -144,9 +145,3 @@ def _from_hub(count: int, split: str) -> list[str]:
     if not texts:
         raise DataError(f"corpus {WIKI40B!r}: {HUB_NAME} contains no text.")
     return texts
-
-
-def _first_paragraph(article: str) -> str:
-    """Return the first paragraph of an article, without the dataset's markup."""
-    body = article.partition("_START_PARAGRAPH_")[2]
-    return body.partition("_START_")[0].partition("_NEWLINE_")[0].strip()

@@ -351,11 +351,10 @@ def label_name(value: Any) -> Any:
     return str(value).strip() or None
 
 
-def _label_text(value: Any) -> Any:
-    return value if isinstance(value, list | dict) else label_name(value)
-
-
-LabelName = Annotated[str, pydantic.BeforeValidator(_label_text)]
+LabelName = Annotated[
+    str,
+    pydantic.BeforeValidator(lambda v: v if isinstance(v, list | dict) else label_name(v)),
+]
 """The name of a class or domain in settings; numbers become text as in `label_name`."""
 
 

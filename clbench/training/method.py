@@ -26,8 +26,7 @@ from clbench.core.registry import Configured
 from clbench.training.protocol import Phase as Phase
 
 if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.optim import Optimizer
+    import torch
     from torch.optim.lr_scheduler import LRScheduler
 
     from clbench.tasks.task import Task
@@ -144,22 +143,22 @@ class Method(Configured):
         """Called once per phase: return the optimizer's parameter groups, each with its ``lr``."""
         return [{"params": stage.trainable(), "lr": stage.protocol.lr}]
 
-    def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> Optimizer:
+    def optimizer(self, stage: Stage, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Called once per phase with those groups: return the optimizer."""
         return stage.adam(groups)
 
-    def schedule(self, stage: Stage, optimizer: Optimizer) -> LRScheduler | None:
+    def schedule(self, stage: Stage, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
         """Called once per phase: return the scheduler to step after each training step."""
         return stage.schedule(optimizer)
 
     def before_step(self, stage: Stage) -> None:
         """Called before the forward pass of a step."""
 
-    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+    def loss(self, stage: Stage, batch: Batch) -> torch.Tensor:
         """Called every step: return the loss of a batch, a scalar."""
         return stage.loss(batch)
 
-    def penalty(self, stage: Stage) -> Tensor | None:
+    def penalty(self, stage: Stage) -> torch.Tensor | None:
         """Called every step, in float32: return a scalar to add to the loss, or None."""
         return None
 

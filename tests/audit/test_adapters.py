@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pytest
 import torch
+from helpers.checkpoints import as_download
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from clbench.audit.audit import audit
@@ -142,20 +141,13 @@ def test_an_adapter_is_no_base(adapter: str) -> None:
 def test_an_adapter_of_the_hub_is_merged(
     adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    repository = tmp_path / "models--someone--adapter"
-    snapshot = repository / "snapshots" / commit
-    shutil.copytree(adapter, snapshot)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(commit)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    snapshot = as_download(Path(adapter), tmp_path, monkeypatch)
     base = load_base("tiny")
-    one, other = load_tuned("someone/adapter", base), load_tuned(adapter, base)
+    one, other = load_tuned("someone/model", base), load_tuned(adapter, base)
     for name, value in one.model.state_dict().items():
         assert torch.equal(value, other.model.state_dict()[name])
     (snapshot / "adapter_model.safetensors").unlink()
     with pytest.raises(ModelError, match="has no adapter_model"):
-        load_tuned("someone/adapter", base)
+        load_tuned("someone/model", base)
     with pytest.raises(ModelError, match="cannot be reached"):
         load_tuned("someone/other", base)

@@ -267,6 +267,12 @@ def test_folders_are_checked_before_the_work(tmp_path: Path) -> None:
     assert main([*words, str(tmp_path / "file")]) == 2
 
 
+@pytest.mark.parametrize("verb", ["audit", "mend"])
+def test_a_refused_command_leaves_no_folder(tmp_path: Path, verb: str) -> None:
+    assert main([verb, "nowhere", "nothing", "--out", str(tmp_path / "out")]) == 2
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -132,6 +132,14 @@ def test_every_verb_has_a_help_that_begins_with_its_purpose(clbench: Call, verb:
     assert set(PLACES) < {verb for verbs in VERBS.values() for verb in verbs}
 
 
+def test_a_group_of_one_option_has_no_heading(clbench: Call) -> None:
+    out = clbench("check", "--help")[1]
+    assert re.findall(r"^(\S.*):$", out, re.MULTILINE) == ["Arguments", "Options"]
+    options = re.findall(r"^  (-\S+)", out.partition("Options:")[2], re.MULTILINE)
+    assert options == ["--set", "--plugin", "--model", "-h,"]
+    assert "\n  METHOD  Baseline," in out
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_output_that_cannot_be_written_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:

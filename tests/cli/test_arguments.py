@@ -11,6 +11,7 @@ from clbench.cli.arguments import Only, command, words
 from clbench.core.errors import SettingsError, dashed
 from clbench.core.options import Option, options_of
 from clbench.runner.resources import Resources
+from clbench.search.plan import SearchSettings, TuneSettings
 from clbench.suite.options import RunOptions
 
 Call = Callable[..., tuple[int, str, str]]
@@ -24,12 +25,17 @@ def test_words_joined_by_commas() -> None:
             words("--methods", texts)
 
 
+def read_minutes(text: str) -> float:
+    return 60.0 * float(text.removesuffix("h"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Brew:
     cups: Annotated[int, Option("Cups.", "N")] = 2
     beans: Annotated[tuple[str, ...], Option("Beans.", "A,B", "How", "all")] = ()
     plugins: Annotated[tuple[Path, ...], Option("Files.", "FILE")] = ()
     roast: Annotated[Literal["dark", "light"] | None, Option("Roast.", "dark|light")] = None
+    minutes: Annotated[float | None, Option("Time.", "TIME", read=read_minutes)] = None
     is_hot: Annotated[bool, Option("Hot.")] = False
     milk: Annotated[bool | None, Option("Milk.", default="the cow's")] = None
     note: str = "not an option"
@@ -49,11 +55,12 @@ def made(only: str | None = None) -> tuple[Callable[..., int], list[Any]]:
 def test_a_dataclass_becomes_options() -> None:
     brew, calls = made()
     parameters = inspect.signature(brew).parameters
-    assert list(parameters) == ["cups", "beans", "plugins", "roast", "is_hot", "milk", "place"]
+    names = "cups beans plugins roast minutes is_hot milk place"
+    assert list(parameters) == names.split()
     types = {name: get_args(p.annotation)[0] for name, p in list(parameters.items())[:-1]}
     assert types == {
         "cups": int, "beans": list[str] | None, "plugins": list[str] | None,
-        "roast": str | None, "is_hot": bool, "milk": bool | None,
+        "roast": str | None, "minutes": str | None, "is_hot": bool, "milk": bool | None,
     }  # fmt: skip
     shown = {name: get_args(p.annotation)[1] for name, p in list(parameters.items())[:-1]}
     assert [shown[name].default for name in ("cups", "plugins", "is_hot", "milk")] == [
@@ -65,9 +72,10 @@ def test_a_dataclass_becomes_options() -> None:
     given = {name: p.default for name, p in parameters.items()}
     assert brew(**given) == 3
     assert calls.pop() == (Brew(), "here")
-    brew(**{**given, "beans": ["a,b", "c"], "plugins": ["x,y.py"], "milk": False, "place": "x"})
+    values = {"beans": ["a,b", "c"], "plugins": ["x,y.py"], "milk": False, "minutes": "2h"}
+    brew(**{**given, **values, "place": "x"})
     assert calls.pop() == (
-        Brew(beans=["a", "b", "c"], plugins=[Path("x,y.py")], milk=False), "x",
+        Brew(beans=["a", "b", "c"], plugins=[Path("x,y.py")], minutes=120.0, milk=False), "x",
     )  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -80,10 +88,19 @@ def test_a_command_may_take_some_options_with_other_defaults() -> None:
     assert calls == [(Brew(cups=5), "there")]
 
 
-@pytest.mark.parametrize("kind", [RunOptions, Resources])
-def test_every_field_is_an_option_of_the_command_line(clbench: Call, kind: type) -> None:
+@pytest.mark.parametrize(
+    ("verb", "kind"),
+    [
+        ("run", RunOptions),
+        ("run", Resources),
+        ("search", SearchSettings),
+        ("tune", TuneSettings),
+        ("tune", Resources),
+    ],
+)
+def test_every_field_is_an_option_of_the_command_line(clbench: Call, verb: str, kind: type) -> None:
     assert options_of(kind).keys() == inspect.signature(kind).parameters.keys()
-    text = clbench("run", "--help")[1]
+    text = clbench(verb, "--help")[1]
     for name, (_, option) in options_of(kind).items():
         section = text[text.index(f"\n{option.group}:") :]
         (shown,) = re.findall(rf"\n  {dashed(name)}\b(.*?)(?=\n  -|\n\n)", section, re.DOTALL)

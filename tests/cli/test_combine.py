@@ -121,7 +121,7 @@ def test_search_and_log_are_combined_with_their_sources(
         (["a.txt", "--out", "m.toml", "--flat", "1e-300"], "--flat 1e-300: must be between 1e-09"),
         (["a.txt", "--out", "m.toml", "--division", "odd"], "--division 'odd' is unknown"),
         (["a.txt", "--out", "m.toml", "--division", ""], "--division '' is unknown"),
-        (["a.txt", "--out", "m.toml", "--depth", "9" * 20], "'--depth': must be less than or"),
+        (["a.txt", "--out", "m.toml", "--depth", "9" * 20], "--depth 9999999"),
         (["a.txt", "--out", "m.toml", "--b", "inf"], "b is inf: must be a finite number"),
     ],
 )

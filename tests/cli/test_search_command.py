@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clbench.cli.arguments import seconds
 from clbench.core.errors import SettingsError
 from clbench.search import SearchOutcome, TrialRecord
+from clbench.search.plan import read_seconds
 from clbench.search.rates import SearchOrigin, SearchSpace
 from clbench.search.trials import EpochRecord
 
@@ -28,13 +28,13 @@ def mine(labels, outputs):
     [("90", 90), ("90s", 90), ("30m", 1800), ("2h", 7200), ("1d", 86400), ("1.5 h", 5400)],
 )
 def test_time_limit_is_read_in_seconds(text: str, expected: float) -> None:
-    assert seconds("--time-limit", text) == expected
+    assert read_seconds(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "0", "2 weeks", "1h30m"])
 def test_wrong_time_limit_is_an_error(text: str) -> None:
     with pytest.raises(SettingsError, match="must be a time such as 90s, 30m or 2h"):
-        seconds("--time-limit", text)
+        read_seconds(text)
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(

@@ -8,8 +8,8 @@ import pytest
 from helpers.handmade import failed, pair, reference, three
 from rich.console import Console
 
-from clbench.cli import table as module
-from clbench.cli.table import results_table, show_results
+from clbench.cli import console as module
+from clbench.cli.console import results_table, show_results
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import means, score_rows
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import broken
 import pytest
+from helpers import broken_methods as broken
 
 from clbench.conformance import CHECKS, Row, check
 from clbench.conformance.sessions import Candidate, FailedCheckError, Session, _vanilla
@@ -120,7 +120,7 @@ def test_failure_skips_the_checks_that_need_it(bert: str) -> None:
     rows = {row.check: row for row in check(broken.Raises, model=bert, architectures=())}
     assert [name for name, row in rows.items() if row.status == "pass"] == ["registers", "settings"]
     assert rows["trains"].status == "fail"
-    assert "KeyError: 'no_such_thing' (broken.py" in rows["trains"].reason
+    assert "KeyError: 'no_such_thing' (broken_methods.py" in rows["trains"].reason
     assert rows["repeats"].reason == rows["rows"].reason == "not checked, because trains failed"
 
 

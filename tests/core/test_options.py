@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 
 from clbench.core.errors import command_line, dashed, named
-from clbench.core.options import Option, options_of, takes
+from clbench.core.options import Option, described, options_of, takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,21 @@ def test_a_function_takes_the_fields_of_a_dataclass() -> None:
     )
     with pytest.raises(TypeError, match=r"^brew\(\) got an unexpected keyword argument 'sugar'$"):
         brew(sugar=1)  # type: ignore[call-arg]
+
+
+def test_a_dataclass_describes_its_options() -> None:
+    @described
+    @dataclass(frozen=True)
+    class Cup:
+        """A cup.
+
+        {options}
+        """
+
+        size: Annotated[int, Option("Size in ml.", "N")] = 200
+
+    assert Cup.__doc__ == "A cup.\n\nsize\n    Size in ml."
+    assert str(inspect.signature(Cup)) == "(size: int = 200) -> None"
 
 
 def test_options_of_a_dataclass() -> None:

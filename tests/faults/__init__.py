@@ -1,4 +1,4 @@
 """The campaign: malformed inputs and faults, each of which must be answered in one line.
 
-`python -m faults` (with `tests/` on the path) runs all of it; `make faults` does the same.
+`make faults` runs all of it, and `make test` and `make testall` small parts.
 """

@@ -1,26 +1,32 @@
 """Run the command line in a forked process: warm, so it starts in milliseconds, and expendable."""
 
-from __future__ import annotations
-
 import ctypes
+import fcntl
 import os
 import resource
 import signal
 import sys
-import time
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 LIMIT = 40.0
-"""Seconds in which a command must answer, or start to train."""
-TRAINING = 3.0
-"""Seconds of training after which a run is stopped as with Ctrl-C: its input was accepted."""
+"""Seconds in which a command must answer; a run that trains by then accepted its input."""
 MEMORY = 4 << 30
 """Bytes that a process may take more than it has; a wrong length must not take the machine's."""
+OUTPUT = 1 << 20
+"""Bytes that a process may print."""
+SERVER = get_context("forkserver")
+SERVER.set_forkserver_preload([
+    "pytest", "pyarrow.json", "sklearn.cluster", "safetensors.torch", "torch._dynamo",
+    "transformers.models.auto.tokenization_auto", "transformers.models.bert.modeling_bert",
+    "clbench.api", "clbench.cli.run", "clbench.cli.console", "clbench.runner.run_plan",
+    "clbench.models.checkpoint", "clbench.report.files",
+])  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,115 +36,63 @@ class Outcome:
     code: int | None
     out: str
     err: str
-    seconds: float
-    stopped: bool = False  # with Ctrl-C, as it trained
+    interrupted: bool = False  # with Ctrl-C, as it trained
 
     def __str__(self) -> str:
-        err = [line for line in self.err.splitlines() if line.strip(" ^~")]
-        if "Traceback" in self.err:  # where in clbench, and the first error
-            err = self.err.partition("Traceback")[2].splitlines()
-            error = next((line for line in err[1:] if not line.startswith(" ")), "")
-            err = [*[line for line in err if "/clbench/" in line][-2:], error]
-        lines = err[-4:] if self.code == 2 else [*self.out.splitlines()[-3:], *err[-4:]]
-        shown = [ascii(line[:300])[1:-1] for line in lines if line.strip()]
-        return "\n".join([f"exit code {self.code} after {self.seconds:.1f} s", *shown])
+        lines = [*self.out.splitlines()[-3:], *self.err.splitlines()[-12:]]
+        return "\n".join([f"exit code {self.code}", *(ascii(line[:300])[1:-1] for line in lines)])
 
 
 class Process:
-    """`clbench WORDS` in `folder`; what it prints goes to files beside the folder.
+    """`clbench WORDS` in `folder`, which prints to pipes: a limit of files does not meet these.
 
-    Parameters
-    ----------
-    before
-        Called in the new process first, such as to limit its resources.
-    pipes
-        Whether it prints to pipes, which the limit of a file's size does not meet.
-    limited
-        Whether its address space is limited; Ray needs much, and hands the limit on.
+    `before` is called in the new process first. Its address space is limited, except for Ray, which
+    needs much and hands the limit on.
     """
 
     def __init__(
         self,
         words: Sequence[str],
         folder: Path,
-        before: Callable[[], object] = lambda: None,
+        before: Callable[[], object] | None = None,
         *,
-        pipes: bool = False,
         limited: bool = True,
     ) -> None:
-        self.limited = limited
-        self.started = time.monotonic()
-        self.pipes = [os.pipe() for _ in range(2)] if pipes else []
-        self.files = [folder.with_name(f"{folder.name}.{name}") for name in ("out", "err")]
-        self.code: int | None = None
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        ends = [os.open(path, flags, 0o644) for path in self.files]
-        if self.pipes:
-            ends = [os.dup(end) for _, end in self.pipes]
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if not self.pid:
-            code = 1
-            try:
-                self._enter(folder, ends)
-                before()
-                code = _call(words)
-            finally:
-                os._exit(code & 255)
+        pipes = [SERVER.Pipe(duplex=False) for _ in range(2)]
+        self._ends = [end for end, _ in pipes]
+        for end in self._ends:
+            fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, OUTPUT)
+            os.set_blocking(end.fileno(), False)  # a worker may outlive the process
+        ends = [end for _, end in pipes]
+        arguments = (words, folder, ends, before, limited)
+        self._process = SERVER.Process(target=_call, args=arguments)
+        self._process.start()
         for end in ends:
-            os.close(end)
+            end.close()
 
-    def _enter(self, folder: Path, ends: Sequence[int]) -> None:
-        os.setsid()
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the campaign
-        os.chdir(folder)
-        for number, end in enumerate(ends, 1):
-            os.dup2(end, number)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdout = open(1, "w", closefd=False, encoding="utf-8")  # noqa: SIM115
-        sys.stderr = open(  # noqa: SIM115
-            2, "w", closefd=False, encoding="utf-8", errors="backslashreplace", buffering=1
-        )
-        if self.limited:
-            size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    def wait(self, seconds: float) -> bool:
+        """Wait up to so many seconds for the end; return whether it came."""
+        self._process.join(max(0.0, seconds))
+        return self._process.exitcode is not None
 
-    def ended(self) -> bool:
-        """Whether the process is gone; `code` is then set."""
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.code = os.waitstatus_to_exitcode(status)
-        return self.code is not None
-
-    def wait(self, until: float) -> bool:
-        """Wait up to `until` (of the monotonic clock) for the end; return whether it came."""
-        while not self.ended():
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.01)
-        return True
+    def interrupt(self) -> None:
+        """Send what Ctrl-C sends."""
+        os.kill(self._process.pid or 0, signal.SIGINT)
 
     def kill(self) -> None:
         """End the process and all that it started, as a crash would."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        self.wait(time.monotonic() + 10)
+        for kill in (os.killpg, os.kill):
+            with suppress(ProcessLookupError):
+                kill(self._process.pid or 0, signal.SIGKILL)
+        self.wait(10)
 
-    def outcome(self, *, hung: bool = False, stopped: bool = False) -> Outcome:
+    def outcome(self, *, hung: bool = False, interrupted: bool = False) -> Outcome:
         """Return how it ended."""
-        for path, (end, other) in zip(self.files, self.pipes, strict=False):
-            os.close(other)
-            path.write_bytes(os.read(end, 1 << 20))
-            os.close(end)
-        self.pipes = []
-        out, err = (path.read_bytes().decode("utf-8", "replace") for path in self.files)
-        seconds = time.monotonic() - self.started
-        return Outcome(None if hung else self.code, out, err, seconds, stopped)
+        texts = []
+        for end in self._ends:
+            with os.fdopen(os.dup(end.fileno()), "rb", buffering=0) as file, end:
+                texts.append((file.read(OUTPUT) or b"").decode("utf-8", "replace"))
+        return Outcome(None if hung else self._process.exitcode, *texts, interrupted)
 
 
 def command(
@@ -146,68 +100,81 @@ def command(
     folder: Path,
     *,
     limit: float = LIMIT,
-    training: float | None = None,
-    before: Callable[[], object] = lambda: None,
-    pipes: bool = False,
+    before: Callable[[], object] | None = None,
 ) -> Outcome:
-    """Run `clbench WORDS` to its end; after `limit` seconds it counts as hung.
+    """Run `clbench WORDS` to its end.
 
-    With `training`, a run in `folder`/out that has begun is interrupted after so many seconds.
+    After `limit` seconds a run in `folder`/out that has begun is interrupted; all else has hung.
     """
-    process = Process(words, folder, before, pipes=pipes)
-    begun, stopped = folder / "out" / "suite.json", False
-    before_time = begun.stat().st_mtime_ns if begun.exists() else 0
-    end = process.started + limit
-    while not process.wait(min(end, time.monotonic() + 0.1)):
-        now = time.monotonic()
-        now_time = begun.stat().st_mtime_ns if begun.exists() else 0
-        if training is not None and not stopped and now_time != before_time:
-            before_time, end = now_time, now + training
-        if now < end:
-            continue
-        if training is None or stopped or not begun.exists():
-            process.kill()
-            return process.outcome(hung=True)
-        os.kill(process.pid, signal.SIGINT)
-        stopped, end = True, now + limit / 2
-    return process.outcome(stopped=stopped)
+    begun = folder / "out" / "suite.json"
+    earlier, process = stamp(begun), Process(words, folder, before)
+    if process.wait(limit):
+        return process.outcome()
+    if stamp(begun) != earlier:
+        process.interrupt()
+        if process.wait(limit):
+            return process.outcome(interrupted=True)
+    process.kill()
+    return process.outcome(hung=True)
 
 
-def _call(words: Sequence[str]) -> int:
-    """Return the exit code as the interpreter would, with the traceback of what gets through."""
+def stamp(path: Path) -> int:
+    """Return when a file was written; 0 if it does not exist."""
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def fill_disk(folder: Path, at: int, size: int) -> None:
+    """Let files end after `size` bytes from write `at` on below the folder, with the cache."""
+    os.environ["CLBENCH_CACHE"] = str(folder / "cache")
+    writes = 0
+
+    def watch(event: str, words: tuple[Any, ...]) -> None:
+        nonlocal writes
+        opens = event == "open" and isinstance(words[0], str)
+        if opens and words[2] & (os.O_WRONLY | os.O_RDWR):
+            writes += Path(words[0]).absolute().is_relative_to(folder)
+            if writes == at:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    sys.addaudithook(watch)
+
+
+def _call(
+    words: Sequence[str],
+    folder: Path,
+    ends: Sequence[Connection],
+    before: Callable[[], object] | None,
+    limited: bool,
+) -> None:
+    _enter(folder, ends, limited)
+    if before:
+        before()
     from clbench.cli.app import main
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    code: object = 1
     try:
         code = main(list(words))
     except SystemExit as error:
         code = error.code
-    except BaseException:
-        with suppress(ValueError):
-            traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(ValueError, OSError):
-            stream.flush()
-    if isinstance(code, int) or code is None:
-        return code or 0
-    os.write(2, f"Traceback: SystemExit({code!r})\n".encode())
-    return 1
+    assert code is None or isinstance(code, int), code
+    sys.exit(code)
 
 
-def warm_up() -> None:
-    """Import what commands need, so that forked processes share it."""
+def _enter(folder: Path, ends: Sequence[Connection], limited: bool) -> None:
+    os.setsid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the tests
+    os.chdir(folder)
+    os.environ |= {"HOME": str(folder.parent / "home"), "COLUMNS": "100"}
+    for number, end in enumerate(ends, 1):
+        os.dup2(end.fileno(), number)
+    sys.stdout, sys.stderr = (
+        open(number, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+        for number in (1, 2)
+    )
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if limited:
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     import torch
 
-    for name in (
-        "pyarrow.parquet",
-        "sklearn.cluster",
-        "clbench.api",
-        "clbench.cli.table",
-        "clbench.runner.run_plan",
-        "clbench.models.checkpoint",
-        "clbench.report.files",
-        "clbench.search",
-    ):
-        import_module(name)
     torch.set_num_threads(1)

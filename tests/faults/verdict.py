@@ -1,14 +1,13 @@
 """What counts as well answered."""
 
-from __future__ import annotations
-
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from faults.cases import Case, Trial
-from faults.sandbox import LIMIT, TRAINING, Outcome, command
+from faults.sandbox import Outcome, command, stamp
 
 LINES, WIDTH = 3, 2_500
 """Lines on stderr of a refused input, and characters of any line."""
@@ -17,6 +16,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 WARNING = re.compile(r"(?<!bad)\.py:\d+: \w*Warning")  # bad.py is a plug-in, which may warn
 NUMBERS = re.compile(r"(^|,)(nan|-?inf(inity)?)(,|$)", re.IGNORECASE | re.MULTILINE)
 SCRIPT = "<script>alert"
+LEFT = ("out/.lock",)
 
 Files = Mapping[str, str]
 
@@ -24,6 +24,14 @@ Files = Mapping[str, str]
 def snapshot(folder: Path) -> Files:
     """Return a digest of every file below `folder`; links and special files by their kind."""
     return {str(path.relative_to(folder)): _digest(path) for path in sorted(folder.rglob("*"))}
+
+
+def _digest(path: Path) -> str:
+    if path.is_symlink():
+        return f"link to {path.readlink()}"
+    if not path.is_file():
+        return "folder" if path.is_dir() else "special"
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def faults(outcome: Outcome, *, trained: bool = False) -> Iterator[str]:
@@ -34,7 +42,7 @@ def faults(outcome: Outcome, *, trained: bool = False) -> Iterator[str]:
         yield f"exit code {outcome.code}"
     for name, text in (("stdout", outcome.out), ("stderr", outcome.err)):
         # Python itself prints and drops a Ctrl-C that meets the finalizer of an object.
-        if "Traceback" in text and not (outcome.stopped and "KeyboardInterrupt" in text):
+        if "Traceback" in text and not (outcome.interrupted and "KeyboardInterrupt" in text):
             yield f"a traceback on {name}"
         if match := CONTROL.search(text):
             place = text[max(0, match.start() - 30) : match.end() + 60]
@@ -68,9 +76,6 @@ def file_faults(
             return
 
 
-LEFT = ("out/.lock",)
-
-
 def output_faults(folder: Path, files: Files) -> Iterator[str]:
     """Yield what is wrong in the tables and pages that commands wrote."""
     for name in files:
@@ -97,46 +102,65 @@ def dry_faults(dry: Outcome, real: Outcome, begun: bool) -> Iterator[str]:
         yield "--dry-run and run refuse with other words"
 
 
-def try_case(case: Case, folder: Path, undisturbed: Path) -> Trial:
-    """Run the command of a case, with ``--dry-run`` first if it has one, and judge the answers.
+@dataclass(frozen=True)
+class Templates:
+    """Valid folders to copy: with a suite; with finished runs of it."""
 
-    `undisturbed` is a folder with a finished run.
-    """
-    outputs: list[str] = []
-    problems = dict.fromkeys(_problems(case, folder, undisturbed, outputs))
-    return Trial(1, case.what, "; ".join(problems), "\n".join(outputs))
+    inputs: Path
+    runs: Path
 
 
-def _problems(case: Case, folder: Path, undisturbed: Path, outputs: list[str]) -> Iterator[str]:
-    before, begun = snapshot(folder), folder / "out" / "suite.json"
-    dry = None
-    if case.dry:
-        dry = command([*case.words, "--dry-run"], folder)
-        outputs.append(f"--dry-run: {dry}")
-        yield from faults(dry)
-        yield from file_faults(before, snapshot(folder), dry.code, ())
-        if dry.code is None:  # nor would the run answer
-            return
-    earlier = begun.exists() and begun.stat().st_mtime_ns
-    outcome = command(case.words, folder, training=LIMIT if case.refused else TRAINING)
-    outputs.append(str(outcome))
-    after = snapshot(folder)
-    yield from faults(outcome)
-    yield from file_faults(before, after, outcome.code, case.writes)
-    yield from output_faults(folder, after)
-    if dry is not None:
-        now = begun.exists() and begun.stat().st_mtime_ns
-        yield from dry_faults(dry, outcome, now != earlier)
-    if case.refused and outcome.code in (0, 130):
-        yield f"accepted (exit code {outcome.code})"
-    if case.seen and case.seen not in outcome.err:
-        yield f"{case.seen} is not named"
-    yield from case.checks(folder, undisturbed)
+def fresh(template: Path, folder: Path) -> Path:
+    """Return a new copy of a folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(template, folder)
+    return folder
 
 
-def _digest(path: Path) -> str:
-    if path.is_symlink():
-        return f"link to {path.readlink()}"
-    if not path.is_file():
-        return "folder" if path.is_dir() else "special"
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+@dataclass
+class Judge:
+    """Tries commands in fresh copies of valid folders, and counts them."""
+
+    templates: Templates
+    folder: Path
+    thorough: bool
+    tried: int = 0
+
+    def fresh(self, *, finished: bool = False) -> Path:
+        """Return a valid folder to spoil; a `finished` one has two equal runs."""
+        return fresh(self.templates.runs if finished else self.templates.inputs, self.folder)
+
+    def answer(
+        self,
+        what: str,
+        words: list[str],
+        *,
+        dry: bool = False,
+        refused: bool = False,
+        writes: Sequence[str] = ("out",),
+    ) -> str | None:
+        """Run a command in the folder, which must answer well; return what is on stderr.
+
+        With `dry` it is run with ``--dry-run`` first, and only so unless the judge is `thorough`;
+        None is returned then. A command that is not to be `refused` may be, or accept its input
+        and write into the folders `writes`.
+        """
+        self.tried += 1
+        before, begun = snapshot(self.folder), self.folder / "out" / "suite.json"
+        earlier, rehearsal = stamp(begun), None
+        if dry:
+            rehearsal = command([*words, "--dry-run"], self.folder)
+            problems = [*faults(rehearsal)]
+            problems += file_faults(before, snapshot(self.folder), rehearsal.code, ())
+            assert not problems, f"{what}: {problems}\n--dry-run: {rehearsal}"
+            if not self.thorough:
+                return None
+        outcome, after = command(words, self.folder), snapshot(self.folder)
+        problems = [*faults(outcome), *file_faults(before, after, outcome.code, writes)]
+        problems += output_faults(self.folder, after)
+        if rehearsal:
+            problems += dry_faults(rehearsal, outcome, stamp(begun) != earlier)
+        if refused and outcome.code in (0, 130):
+            problems.append("accepted")
+        assert not problems, f"{what}: {problems}\n{outcome}\n--dry-run: {rehearsal}"
+        return outcome.err

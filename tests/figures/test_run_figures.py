@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from clbench import figures
 from clbench.figures import style
-from clbench.figures.learning_rates import method_rates
+from clbench.figures.inputs import method_rates
 from clbench.results.cell import CellResult
 
 

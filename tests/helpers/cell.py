@@ -137,6 +137,13 @@ class Cell:
             )
         return logits
 
+    def scored(self, task: int) -> Tensor:
+        """Return the logits of all rows of a task, as the method has it scored."""
+        stage = self.open(task)
+        self.model.eval()
+        with self.method.scoring(task), torch.no_grad():
+            return stage.logits(stage.data.batch(np.arange(len(stage.data.rows)), stage.device))
+
     def moved(self) -> float:
         """Return the squared distance of the backbone to its weights after `setup`."""
         return float(self.context.squared_distance(self.start).detach())
@@ -147,7 +154,12 @@ def weights(cell: Cell) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in cell.model.named_parameters()}
 
 
+def changed(before: dict[str, Tensor], cell: Cell) -> set[str]:
+    """Return the names of the weights that are not as before, to the bit."""
+    after = weights(cell)
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
 def differ(first: Cell, second: Cell) -> bool:
     """Whether any weight of two cells differs in any bit."""
-    mine, other = weights(first), weights(second)
-    return any(not torch.equal(mine[name], other[name]) for name in mine)
+    return bool(changed(weights(first), second))

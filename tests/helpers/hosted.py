@@ -33,8 +33,7 @@ from clbench.training.engine import train_stage
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Context, Stage
 from helpers.cell import rows as encoder_rows
-from helpers.checkpoints import make_checkpoint
-from helpers.generators import make_tokenizer, save_generator
+from helpers.checkpoints import make_checkpoint, make_tokenizer, save_generator
 
 CPU = torch.device("cpu")
 STEPS = 6

@@ -157,8 +157,3 @@ def _losses(world: Workspace, cluster: Cluster) -> list[tuple[str, bool, str]]:
 def _place(cell: Any) -> list[str]:
     """Return the process and the node of a running cell."""
     return Path(f"place-{cell.seed}").read_text().split()
-
-
-if __name__ == "__main__":
-    for answer in node_loss():
-        print(*answer, sep="\t")  # noqa: T201

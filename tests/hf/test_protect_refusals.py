@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.checkpoints import make_checkpoint
-from helpers.generators import save_generator
+from helpers.checkpoints import make_checkpoint, save_generator
 from helpers.hosted import make_decoder, plain_trainer
 from torch import Tensor
 from transformers import (

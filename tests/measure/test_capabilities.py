@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.generators import save_generator
+from helpers.checkpoints import save_generator
 from helpers.language_models import SUITE, cell, run
 
 from clbench.core.errors import ClbenchError, DataError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.generators import make_generator, make_tokenizer
+from helpers.checkpoints import make_generator, make_tokenizer
 from helpers.language_models import cell, run
 
 from clbench.core.errors import ClbenchError
@@ -81,7 +81,7 @@ def test_the_harness_leaves_random_numbers_alone(harness: list[Any]) -> None:
 
 def test_unknown_tasks_are_refused(folder: Path, harness: list[Any]) -> None:
     with pytest.raises(
-        ClbenchError, match=r"--lm-eval: there is no task 'esy'\. Did you mean 'easy'"
+        ClbenchError, match=r"lm_eval: there is no task 'esy'\. Did you mean 'easy'"
     ):
         run(folder, "harness-bad", changes=QUICK, lm_eval=["esy"])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from helpers.generators import save_generator
+from helpers.checkpoints import save_generator
 
 from clbench.measure.capabilities import Writer
 from clbench.models.answering import build_answering_model

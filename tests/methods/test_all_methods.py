@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers.cell import CPU, PROTOCOL, Cell, differ, weights
 
+from clbench.core.errors import SettingsError
 from clbench.methods.adversarial import Sam, Smart
 from clbench.methods.anchors import Mixout, RecAdam
 from clbench.methods.base import METHODS, EarlyStop, Frozen, LowRate, Method, Vanilla
@@ -19,6 +20,7 @@ from clbench.methods.by_depth import Layerwise, LpFt, SeqStar, Ulmfit
 from clbench.methods.class_means import ICaRL, Prototypes
 from clbench.methods.distillation import LwF
 from clbench.methods.ewc import EWC, REWC, EWCOnline
+from clbench.methods.generic_replay import GenericReplay
 from clbench.methods.lora import EWCLora, Lora, OLora
 from clbench.methods.merging import Dare, Ties, WiseFT
 from clbench.methods.partial_updates import OSF, Migu, MoFO, PackNet
@@ -189,3 +191,51 @@ def test_frozen_weights_stay(folder: Path, name: str) -> None:
     frozen = [name for name in cell.start if ".layer.0." in name]
     assert all(torch.equal(now[name], cell.start[name]) for name in frozen)
     assert cell.moved() > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        (Vanilla, {"lr_multiple": 0.0}, "lr_multiple"),
+        (Dare, {"drop": 1.0}, "drop"),
+        (Dare, {"combine": "max"}, "combine"),
+        (EarlyStop, {"share": 0.0}, "share"),
+        (EarlyStop, {"share": 1.1}, "share"),
+        (GenericReplay, {"share": 0.0}, "share"),
+        (GenericReplay, {"share": 1.0}, "share"),
+        (GenericReplay, {"weight": 0.0}, "weight"),
+        (ICaRL, {"memory": 0}, "memory"),
+        (L2P, {"pool": 4, "select": 5}, "select 5 is more than the 4 prompts of the pool"),
+        (Layerwise, {}, "needs either rates .* or multiples"),
+        (Layerwise, {"rates": [1e-5] * 3, "multiples": [1.0] * 3}, "either rates .* or multiples"),
+        (Layerwise, {"rates": [1e-5, 1e-5]}, "rates"),
+        (Layerwise, {"rates": [1e-5, 0.0, 1e-5]}, "rates"),
+        (Layerwise, {"multiples": [1.0, -1.0, 1.0]}, "multiples"),
+        (Layerwise, {"multiples": [1.0] * 3, "depth": 0}, "depth"),
+        (Layerwise, {"multiples": [1.0] * 3, "division": "text"}, "division"),
+        (LpFt, {"probe": 0.0}, "probe"),
+        (LpFt, {"probe": 1.0}, "probe"),
+        (LpFt, {"probe_lr": 0.0}, "probe_lr"),
+        (Migu, {"share": 0.0}, "share"),
+        (MoFO, {"fraction": 0.0}, "fraction"),
+        (Prototypes, {"lr_multiple": 2.0}, "no effect on prototypes"),
+        (Prototypes, {"shrinkage": 0.0}, "shrinkage"),
+        (Prototypes, {"shrinkage": 1.5}, "shrinkage"),
+        (Prototypes, {"shrinkage": "ledoit-wolf"}, "shrinkage"),
+        (REWC, {"gamma": 2.0}, "gamma"),
+        (REWC, {"sides": "left"}, "sides"),
+        (Sam, {"rho": 0.0}, "rho"),
+        (SeqStar, {"classifier": "euclidean"}, "classifier"),
+        (SeqStar, {"head_lr": 0.0}, "head_lr"),
+        (SeqStar, {"warmup_epochs": -1}, "warmup_epochs"),
+        (Ties, {"keep": 0.0}, "keep"),
+        (Ties, {"scale": 0.0}, "scale"),
+        (WiseFT, {"alpha": -0.1}, "alpha"),
+        (WiseFT, {"alpha": 1.1}, "alpha"),
+        (WiseFT, {"alpha": [0.5, 0.5]}, "alpha"),
+        (WiseFT, {"alpha": [0.5, 1.5, 0.5]}, "alpha"),
+    ],
+)
+def test_wrong_settings_are_refused(method: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        method(**settings)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.generators import make_generator, make_tokenizer, save_generator
+from helpers.checkpoints import make_generator, make_tokenizer, save_generator
 from torch import Tensor
 
 from clbench.fisher.diagonal import diagonal_fisher

@@ -11,7 +11,6 @@ import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
-from clbench.core.errors import SettingsError
 from clbench.methods.base import EarlyStop, Vanilla
 from clbench.methods.merging import WiseFT
 from clbench.suite.baselines import read_baseline
@@ -162,20 +161,3 @@ def test_wise_ft_is_vanilla_at_1_and_the_stage_before_at_0(folder: Path, vanilla
     assert not differ(Cell(folder, WiseFT(alpha=1.0)).run(), vanilla)
     for name, before, _, value in averaged(folder, 0.0, ("a", "b")):
         assert torch.equal(before, value) == (not name.startswith("heads.b."))
-
-
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [
-        (Vanilla, {"lr_multiple": 0.0}),
-        (EarlyStop, {"share": 0.0}),
-        (EarlyStop, {"share": 1.1}),
-        (WiseFT, {"alpha": -0.1}),
-        (WiseFT, {"alpha": 1.1}),
-        (WiseFT, {"alpha": [0.5, 0.5]}),
-        (WiseFT, {"alpha": [0.5, 1.5, 0.5]}),
-    ],
-)
-def test_settings_out_of_range_are_refused(method: Any, settings: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=next(iter(settings))):
-        method(**settings)

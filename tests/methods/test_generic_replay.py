@@ -12,7 +12,6 @@ import transformers
 from helpers.cell import PROTOCOL, Cell, differ, weights
 from helpers.checkpoints import make_checkpoint
 
-from clbench.core.errors import SettingsError
 from clbench.methods.base import Vanilla
 from clbench.methods.generic_replay import GenericReplay, table_rows
 from clbench.models.classifier import build_classifier
@@ -162,9 +161,3 @@ def test_two_runs_agree_and_differ_from_vanilla(whole: Path, protocol: Any) -> N
     assert not differ(first, second)
     assert differ(first, Cell(whole, Vanilla(), protocol=protocol).run())
     assert first.method.state() == {}
-
-
-@pytest.mark.parametrize("settings", [{"share": 0.0}, {"share": 1.0}, {"weight": 0.0}])
-def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(SettingsError, match=next(iter(settings))):
-        GenericReplay(**settings)

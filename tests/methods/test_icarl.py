@@ -179,5 +179,3 @@ def test_tasks_without_classes_and_small_memories_are_refused() -> None:
     regression = replace(tasks[1], name="points", labels=())
     with pytest.raises(SettingsError, match="task 'points' is regression or multiple choice"):
         ICaRL().check_tasks([tasks[0], regression])
-    with pytest.raises(SettingsError, match="memory"):
-        ICaRL(memory=0)

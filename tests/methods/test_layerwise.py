@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import torch
 from helpers.cell import PROTOCOL, Cell, weights
 from helpers.checkpoints import make_checkpoint
 
-from clbench.core.errors import SettingsError
 from clbench.methods.by_depth import Layerwise
 from clbench.models.classifier import build_classifier
 from clbench.models.groups import lr_groups, transfer_rates
@@ -112,20 +110,3 @@ def test_bertcl_combined_on_three_layers_takes_geometric_means(folder: Path) -> 
     assert named["layers.2"] == pytest.approx(2 * thirds[1])
     assert named["layers.3"] == pytest.approx(2 * (g[6] * g[7] ** 2 * g[8]) ** 0.25)
     assert named["head"] == pytest.approx(2 * g[9])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "needs either rates .* or multiples"),
-        ({"rates": [1e-5] * 3, "multiples": [1.0] * 3}, "needs either rates .* or multiples"),
-        ({"rates": [1e-5, 1e-5]}, "rates"),
-        ({"rates": [1e-5, 0.0, 1e-5]}, "rates"),
-        ({"multiples": [1.0, -1.0, 1.0]}, "multiples"),
-        ({"multiples": [1.0] * 3, "depth": 0}, "depth"),
-        ({"multiples": [1.0] * 3, "division": "text"}, "division"),
-    ],
-)
-def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        Layerwise(**settings)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.cell import Cell, differ, weights
+from helpers.cell import Cell, changed, differ, weights
 from helpers.checkpoints import CHECKPOINTS, make_checkpoint
 
-from clbench.cli.list import KINDS
+from clbench.cli.extend import KINDS
 from clbench.core.errors import SettingsError
 from clbench.methods.base import Vanilla
 from clbench.methods.lora import Lora
@@ -22,8 +22,7 @@ def test_only_additions_and_heads_change(folder: Path) -> None:
     cell = Cell(folder, Lora())
     before = weights(cell)
     cell.run()
-    after = weights(cell)
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    moved = changed(before, cell)
     assert moved == {name for name in before if "lora_" in name or name.startswith("heads.")}
     assert len([name for name in moved if "lora_" in name]) == 3 * 2 * 2  # layers, q and v, A and B
 
@@ -63,14 +62,14 @@ def test_adapters_depend_on_the_seed(folder: Path) -> None:
 def test_one_adapter_per_task_forgets_nothing(folder: Path) -> None:
     cell = Cell(folder, Lora(adapters="task"))
     cell.stage(0)
-    before = _outputs(cell, 0)
+    before = cell.scored(0)
     cell.stage(1)
-    assert torch.equal(_outputs(cell, 0), before)
+    assert torch.equal(cell.scored(0), before)
     one = Cell(folder, Lora())
     one.stage(0)
-    before = _outputs(one, 0)
+    before = one.scored(0)
     one.stage(1)
-    assert not torch.equal(_outputs(one, 0), before)
+    assert not torch.equal(one.scored(0), before)
 
 
 def test_only_one_adapter_per_task_needs_the_task() -> None:
@@ -148,10 +147,3 @@ def test_missing_peft_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"lora' needs peft: pip install 'clbench\[lora\]'"):
         Lora()
-
-
-def _outputs(cell: Cell, task: int) -> torch.Tensor:
-    stage = cell.open(task)
-    stage.model.eval()
-    with cell.method.scoring(task), torch.no_grad():
-        return torch.cat([stage.logits(batch) for batch in stage.batches("score")])

@@ -10,7 +10,6 @@ import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, weights
 
-from clbench.core.errors import SettingsError
 from clbench.methods.by_depth import LpFt
 from clbench.training.stage import Stage
 
@@ -101,9 +100,3 @@ def test_frozen_layers_stay_frozen(folder: Path) -> None:
     layer = cell.model.backbone.encoder.layer[0]
     assert not any(parameter.requires_grad for parameter in layer.parameters())
     assert cell.moved() > 0
-
-
-@pytest.mark.parametrize("settings", [{"probe": 0.0}, {"probe": 1.0}, {"probe_lr": 0.0}])
-def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(SettingsError, match=next(iter(settings))):
-        LpFt(**settings)

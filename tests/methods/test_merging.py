@@ -12,7 +12,6 @@ import pytest
 import torch
 from helpers.cell import Cell, weights
 
-from clbench.core.errors import SettingsError
 from clbench.methods.base import Vanilla
 from clbench.methods.merging import Dare, Merging, Ties
 
@@ -158,17 +157,3 @@ def test_the_head_of_a_regression_task_is_kept(folder: Path) -> None:
     cell.method.after_stage(cell.open(1))
     cell.stage(2)
     assert torch.equal(weights(cell)["heads.b.weight"], trained)
-
-
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [
-        (Ties, {"keep": 0.0}),
-        (Ties, {"scale": 0.0}),
-        (Dare, {"drop": 1.0}),
-        (Dare, {"combine": "max"}),
-    ],
-)
-def test_settings_out_of_range_are_refused(method: Any, settings: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=next(iter(settings))):
-        method(**settings)

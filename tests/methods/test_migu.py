@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from helpers.cell import Cell, weights
 from helpers.checkpoints import make_checkpoint
 
-from clbench.core.errors import SettingsError
 from clbench.methods.base import Vanilla
 from clbench.methods.partial_updates import Migu, linear_layers, magnitudes
 from clbench.training.device import Precision
@@ -96,8 +94,6 @@ def test_no_hook_outlives_a_step_and_bf16_works(folder: Path) -> None:
 def test_the_first_task_and_a_share_of_1_are_vanilla() -> None:
     assert [Migu().acts_in(index) for index in range(3)] == [False, True, True]
     assert not Migu(share=1.0).acts_in(1)
-    with pytest.raises(SettingsError, match="share"):
-        Migu(share=0.0)
 
 
 def test_the_backbone_moves_less(folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 import torch
-from helpers.cell import PROTOCOL, Cell, weights
+from helpers.cell import PROTOCOL, Cell, changed, weights
 
 from clbench.methods.lora import Lora, OLora
 
@@ -70,8 +70,7 @@ def test_only_the_tasks_addition_is_trained_and_each_task_starts_a_new_one(folde
     before = weights(cell)
     assert (before[f"{QUERY}.lora_B.task.weight"] == 0).all()
     cell.train(1)
-    after = weights(cell)
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    moved = changed(before, cell)
     trained = {name for name in before if ".lora_" in name}
     assert moved == trained | {"heads.b.weight", "heads.b.bias"}
     second = before[f"{QUERY}.lora_A.task.weight"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,28 +16,21 @@ from clbench.training.protocol import Protocol
 THREE = ("a", "b", "a")
 
 
-def outputs(cell: Cell, task: int) -> torch.Tensor:
-    stage = cell.open(task)
-    stage.model.eval()
-    with cell.method.scoring(task), torch.no_grad():
-        return torch.cat([stage.logits(batch) for batch in stage.batches("score")])
-
-
-def test_each_task_owns_half_of_the_free_weights(folder: Path) -> None:
-    """Half is freed after each task: 1/2, 1/4 and 1/8 of every matrix are owned, 1/8 is free."""
-    method = PackNet()
+@pytest.mark.parametrize(
+    ("settings", "shares"),
+    [
+        ({}, [1 / 8, 1 / 2, 1 / 4, 1 / 8]),  # the first share is free
+        ({"prune": "equal"}, [0, 1 / 3, 1 / 3, 1 / 3]),
+    ],
+)
+def test_each_task_owns_a_share_of_every_matrix(
+    folder: Path, settings: Any, shares: list[float]
+) -> None:
+    method = PackNet(**settings)
     Cell(folder, method, heads=THREE).run()
     for owner in method.owner.values():
         counts = torch.bincount(owner.flatten().long(), minlength=4) / owner.numel()
-        assert counts.tolist() == pytest.approx([1 / 8, 1 / 2, 1 / 4, 1 / 8], abs=0.01)
-
-
-def test_prune_equal_gives_equal_shares(folder: Path) -> None:
-    method = PackNet(prune="equal")
-    Cell(folder, method, heads=THREE).run()
-    for owner in method.owner.values():
-        counts = torch.bincount(owner.flatten().long(), minlength=4) / owner.numel()
-        assert counts.tolist() == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3], abs=0.01)
+        assert counts.tolist() == pytest.approx(shares, abs=0.01)
 
 
 def test_the_largest_weights_stay_and_the_others_are_0(folder: Path) -> None:
@@ -68,9 +62,9 @@ def test_finished_tasks_keep_weights_and_outputs_to_the_bit(folder: Path, decay:
     before = []
     for index in range(3):
         cell.stage(index)
-        before.append((outputs(cell, index), weights(cell)))
+        before.append((cell.scored(index), weights(cell)))
     for index in range(3):
-        assert torch.equal(outputs(cell, index), before[index][0])
+        assert torch.equal(cell.scored(index), before[index][0])
     now = weights(cell)
     for name, owner in method.owner.items():
         assert torch.equal(now[name][owner == 1], before[0][1][name][owner == 1])

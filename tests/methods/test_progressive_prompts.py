@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.cell import PROTOCOL, Cell, weights
+from helpers.cell import PROTOCOL, Cell, changed, weights
 from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
@@ -19,13 +19,6 @@ from clbench.tasks.task import Rows, Task
 from clbench.training.protocol import Protocol
 
 THREE = ("a", "b", "a")
-
-
-def outputs(cell: Cell, task: int) -> torch.Tensor:
-    stage = cell.open(task)
-    cell.model.eval()
-    with cell.method.scoring(task), torch.no_grad():
-        return stage.logits(stage.data.batch(np.arange(12), stage.device))
 
 
 def prompt_of(cell: Cell) -> torch.Tensor:
@@ -67,8 +60,7 @@ def test_only_the_tasks_prompt_and_head_are_trained(folder: Path) -> None:
     cell.stage(0)
     before = weights(cell)
     cell.stage(1)
-    after = weights(cell)
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    moved = changed(before, cell)
     assert moved == {"prompts.0", "heads.b.weight", "heads.b.bias"}
 
 
@@ -87,12 +79,12 @@ def test_a_prompt_starts_as_words_of_its_rows(folder: Path) -> None:
 def test_a_task_with_its_own_head_forgets_nothing(folder: Path) -> None:
     cell = Cell(folder, ProgressivePrompts(), heads=("a", "b", "c"))
     cell.stage(0)
-    before = outputs(cell, 0)
+    before = cell.scored(0)
     cell.stage(1)
-    middle = outputs(cell, 1)
+    middle = cell.scored(1)
     cell.stage(2)
-    assert torch.equal(outputs(cell, 0), before)
-    assert torch.equal(outputs(cell, 1), middle)
+    assert torch.equal(cell.scored(0), before)
+    assert torch.equal(cell.scored(1), middle)
 
 
 def test_a_reference_reads_no_untrained_prompts(folder: Path) -> None:
@@ -148,8 +140,8 @@ def test_regression_is_learned(folder: Path) -> None:
     task = cell.tasks[0]
     cell.tasks[0] = replace(task, regression=True, rows=replace(task.rows, labels=values))
     cell.model.heads["a"] = torch.nn.Linear(32, 1)
-    before = outputs(cell, 0)
+    before = cell.scored(0)
     cell.run()
     target = torch.from_numpy(values)
-    errors = [(found.squeeze(-1) - target).square().mean() for found in (before, outputs(cell, 0))]
+    errors = [(found.squeeze(-1) - target).square().mean() for found in (before, cell.scored(0))]
     assert errors[1] < 0.5 * errors[0]

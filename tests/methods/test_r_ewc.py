@@ -13,7 +13,6 @@ import torch
 from helpers.cell import Cell, weights
 from helpers.checkpoints import make_checkpoint
 
-from clbench.core.errors import SettingsError
 from clbench.fisher.diagonal import diagonal_fisher
 from clbench.fisher.squares import Outer, rotate, rotate_back, rotate_outer
 from clbench.methods.ewc import REWC, EWCOnline, carry_over, dense_layers
@@ -213,10 +212,3 @@ def test_a_strong_pull_keeps_outputs_better_than_ewc_of_equal_strength(folder: P
         cell.stage(1)
         moved[kind] = float((cell.outputs() - before).square().mean())
     assert moved[REWC] < moved[EWCOnline]
-
-
-def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(SettingsError, match="sides"):
-        REWC(sides="left")
-    with pytest.raises(SettingsError, match="gamma"):
-        REWC(gamma=2.0)

@@ -13,7 +13,6 @@ import torch
 from helpers.cell import Cell, weights
 from torch import Tensor
 
-from clbench.core.errors import SettingsError
 from clbench.methods.adversarial import Sam
 
 
@@ -116,8 +115,3 @@ def test_the_sharpness_is_recorded(folder: Path) -> None:
     stage, _ = Cell(folder, Sam(rho=0.5)).stage(0)
     assert len(stage.log["sharpness"]) == 6
     assert min(value for _, value in stage.log["sharpness"]) > 0
-
-
-def test_a_radius_of_0_is_refused() -> None:
-    with pytest.raises(SettingsError, match="rho"):
-        Sam(rho=0.0)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, weights
 
-from clbench.core.errors import SettingsError
 from clbench.methods.by_depth import CosineHead, SeqStar
 from clbench.training.device import Precision
 
@@ -125,11 +124,3 @@ def test_old_classes_are_remembered_where_vanilla_forgets_them(folder: Path) -> 
     after = cell.outputs()
     assert torch.equal(after[:, :2], before[:, :2])
     assert not torch.equal(after[:, 2:], before[:, 2:])
-
-
-@pytest.mark.parametrize(
-    "settings", [{"warmup_epochs": -1}, {"classifier": "euclidean"}, {"head_lr": 0.0}]
-)
-def test_wrong_settings_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=next(iter(settings))):
-        SeqStar(**settings)

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.generators import GENERATORS, make_generator, make_tokenizer, save_generator
+from helpers.checkpoints import (
+    GENERATORS,
+    make_checkpoint,
+    make_generator,
+    make_tokenizer,
+    save_generator,
+)
 from torch import Tensor
 
 from clbench.core.errors import ModelError
@@ -189,8 +195,6 @@ def test_an_unsuitable_model_is_refused(
     tmp_path: Path, name: str, options: dict[str, Any], message: str
 ) -> None:
     if name == "bert":
-        from helpers.checkpoints import make_checkpoint
-
         folder = make_checkpoint("bert", tmp_path / "model")
     else:
         folder = save_generator(name, tmp_path / "model")

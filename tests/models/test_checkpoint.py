@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from helpers.checkpoints import CHECKPOINTS
+from helpers.loading import edit, error_of
 from safetensors.torch import load_file, save_file
-from test_safety import edit, error_of
 from tokenizers import Tokenizer, models
 from transformers import (
     BertConfig,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.checkpoints import CHECKPOINTS
-from test_encoding import ROWS, encoded
+from helpers.loading import ROWS, encoded
 from torch import Tensor
 
 from clbench.core.errors import ModelError

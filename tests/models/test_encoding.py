@@ -9,27 +9,15 @@ import numpy as np
 import pytest
 import torch
 from helpers.checkpoints import CHECKPOINTS
+from helpers.loading import ROWS, encoded
 from torch import Tensor
 
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.classifier import Classifier, build_classifier
-from clbench.models.encoding import EncodedRows, encode, vocabulary_of
+from clbench.models.encoding import encode
 from clbench.tasks.task import Rows
 
 Get = Callable[..., Path]
-ROWS = Rows.of(
-    ["the film was very good and bright", "bad", "a dull story of the plot"],
-    ["good", "the plot was not bad", "bright"],
-    [0, 1, 0],
-)
-
-
-def encoded(folder: Path) -> tuple[EncodedRows, int, np.ndarray]:
-    """Return rows, padding token and vocabulary."""
-    tokenizer = load_tokenizer(str(folder))
-    rows = encode(ROWS, tokenizer, 32)
-    vocabulary = vocabulary_of([rows], tokenizer.all_special_ids, 60)
-    return rows, int(tokenizer.pad_token_id), vocabulary
 
 
 def classifier(folder: Path, vocabulary: np.ndarray | None = None) -> Classifier:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.generators import GENERATORS, make_generator, make_tokenizer
+from helpers.checkpoints import GENERATORS, make_generator, make_tokenizer
 
 from clbench.core.errors import DataError
 from clbench.models.likelihood import AnswerScorer, AnswerTree, likelihood

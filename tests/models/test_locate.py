@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import huggingface_hub.constants
 import huggingface_hub.errors
 import pytest
+from helpers.checkpoints import COMMIT, as_download
 
 from clbench.core.errors import ModelError, PluginError
 from clbench.models import locate
@@ -26,8 +27,6 @@ from clbench.models.locate import (
     resolve,
 )
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
 
 @pytest.fixture
 def original(checkpoint: Callable[..., Path]) -> Path:
@@ -37,14 +36,7 @@ def original(checkpoint: Callable[..., Path]) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A hub cache with one downloaded model, and no network."""
-    repository = tmp_path / "models--someone--model"
-    snapshot = repository / "snapshots" / COMMIT
-    shutil.copytree(original, snapshot)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(COMMIT)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    return snapshot
+    return as_download(original, tmp_path, monkeypatch)
 
 
 def message(name: str, revision: str | None = None) -> str:

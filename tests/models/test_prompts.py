@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.generators import make_tokenizer
+from helpers.checkpoints import make_tokenizer
 
 from clbench.core.errors import DataError, ModelError
 from clbench.models.encoding import PromptRows

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.loading import edit, error_of
 from safetensors.torch import load_file
 
-from clbench.core.errors import ModelError
 from clbench.models import locate
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.locate import check_folder
@@ -25,23 +25,9 @@ def folder(checkpoint: Callable[..., Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(checkpoint(), tmp_path / "model"))
 
 
-def edit(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
 def remove_tokenizer(folder: Path) -> None:
     for path in [*folder.glob("tokenizer*"), *folder.glob("vocab*")]:
         path.unlink()
-
-
-def error_of(call: Callable[[str], object], folder: Path) -> str:
-    with pytest.raises(ModelError) as caught:
-        call(str(folder))
-    text = str(caught.value)
-    assert "\n" not in text
-    assert text.startswith(f"model {str(folder)!r}: ")
-    return text
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "tf_model.h5", "a.ckpt"])

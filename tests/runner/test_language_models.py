@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.generators import save_generator
+from helpers.checkpoints import save_generator
 from helpers.language_models import cell, run
 
 from clbench.core.errors import ClbenchError

@@ -100,11 +100,11 @@ def test_a_cluster_that_can_never_run_a_cell_is_refused() -> None:
     assert cell_resources(FakeRay(node(2), node(4, 1)), here, "auto") == CellResources(4, 1.0)
     with pytest.raises(SettingsError) as caught:
         cell_resources(FakeRay(node(2), node(4), gone), here, "cuda")
-    assert str(caught.value) == "--device cuda: Ray sees no GPU. Use --device cpu."
+    assert str(caught.value) == "device='cuda': Ray sees no GPU. Use device='cpu'."
     with pytest.raises(SettingsError) as caught:
         cell_resources(FakeRay(node(2), node(4), gone), replace(here, threads=8), "cpu")
-    assert str(caught.value) == "A cell needs 8 cores, which no node has. Lower --threads."
-    with pytest.raises(SettingsError, match=r"4 cores and 2 GPU, .* Lower --threads or --gpus"):
+    assert str(caught.value) == "A cell needs 8 cores, which no node has. Lower threads."
+    with pytest.raises(SettingsError, match=r"4 cores and 2 GPU, .* Lower threads or gpus"):
         cell_resources(FakeRay(node(4, 1)), replace(here, gpus=2.0), "auto")
 
 
@@ -145,7 +145,7 @@ def test_workers_of_this_machine_share_its_gpus(
 
 
 @pytest.mark.parametrize(
-    ("device", "error"), [("mps", "cannot share its GPU"), ("cuda:1", "--device cuda")]
+    ("device", "error"), [("mps", "cannot share its GPU"), ("cuda:1", "Give device=.cuda.")]
 )
 def test_devices_that_workers_cannot_share(device: str, error: str) -> None:
     with pytest.raises(SettingsError, match=error):

@@ -106,7 +106,7 @@ def test_search_ends_when_its_first_trials_fail(world: Workspace, monkeypatch: A
     def fail(rates: list[float], setup: Any, report: Any) -> None:
         report({"reward": -2.0, "failure": "out of luck"})
 
-    monkeypatch.setattr("clbench.search.experiment.run_trial", fail)
+    monkeypatch.setattr("clbench.search.ray_tune.run_trial", fail)
     with pytest.raises(SearchError, match=r"first \d+ trials failed.*out of luck"):
         search(plan_of(world, trials=30), resources=RESOURCES)
     trials = SearchFolder(world.folder / "search").read()
@@ -177,7 +177,7 @@ def test_split_of_rewards_is_tuning_unless_paper_split(toy: Workspace) -> None:
         ("three", {}, "has 3 tasks. and the reward p_o . p_s needs two"),
         (None, {}, "one pair of tasks, not 4 scenarios. Give one of mood-thing, three"),
         ("nothing", {}, "matches no scenario"),
-        ("mood-thing", {"groups": 6}, "--groups 6: must be from 3 to 5"),
+        ("mood-thing", {"groups": 6}, "groups=6: must be from 3 to 5"),
     ],
 )
 def test_wrong_plan_is_an_error(

@@ -163,9 +163,9 @@ def test_rates_survive_conversion_to_a_point() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"groups": 2}, "--groups 2: must be from 3 to 14"),
+        ({"groups": 2}, "groups=2: must be from 3 to 14"),
         ({"groups": 15}, "the model has 12 layers"),
-        ({"lowest": 1e-3, "highest": 1e-7}, "--lowest the smaller one"),
+        ({"lowest": 1e-3, "highest": 1e-7}, "lowest the smaller one"),
         ({"highest": 2.0}, "at most 1"),
         ({"lowest": 1e-4}, "flat rate 2e-05 of the first trial lies outside"),
     ],

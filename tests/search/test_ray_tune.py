@@ -12,9 +12,8 @@ import pytest
 
 from clbench.runner.resources import CellResources, Resources, connected
 from clbench.search import SearchSettings, TrialRecord
-from clbench.search.plan import quiet_ray
 from clbench.search.rates import SearchOrigin, SearchSpace
-from clbench.search.trials import EpochRecord
+from clbench.search.trials import EpochRecord, quiet_ray
 
 SPACE = SearchSpace(SearchOrigin(2e-5, 2), 4)
 EPOCHS = 6

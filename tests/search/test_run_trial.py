@@ -15,7 +15,7 @@ from clbench.runner.cell_runner import start_model
 from clbench.runner.prepare import ScenarioPreparer
 from clbench.runner.ray_worker import WorkerSetup
 from clbench.search import SearchPlan, SearchSettings, make_search
-from clbench.search.experiment import TrialSetup, run_trial
+from clbench.search.ray_tune import TrialSetup, run_trial
 from clbench.suite.options import RunOptions
 from clbench.tasks.metrics import METRICS
 

@@ -11,12 +11,12 @@ from clbench.search import SearchSettings
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"trials": 0}, "--trials 0: must be 1 or more"),
-        ({"grace": 0}, "--grace 0"),
-        ({"reduction": 1.0}, "--reduction 1.0: must be above 1"),
-        ({"seed": 2**32}, "--seed 4294967296: must be from 0 to 4294967295"),
-        ({"time_limit": 0.0}, "--time-limit 0.0: must be above 0 seconds"),
-        ({"searcher": "grid"}, "--searcher 'grid': must be bayes or random"),
+        ({"trials": 0}, "trials=0: must be 1 or more"),
+        ({"grace": 0}, "grace=0"),
+        ({"reduction": 1.0}, "reduction=1.0: must be above 1"),
+        ({"seed": 2**32}, "seed=4294967296: must be from 0 to 4294967295"),
+        ({"time_limit": 0.0}, "time_limit=0.0: must be above 0 seconds"),
+        ({"searcher": "grid"}, "searcher='grid': must be bayes or random"),
     ],
 )
 def test_wrong_settings_are_an_error(changes: dict[str, Any], text: str) -> None:

@@ -15,9 +15,6 @@ from clbench.search.trials import TrialSource, common_origin, read_source
 RECIPE = {"search": {"flat": 1e-3, "depth": 2, "division": "code", "searcher": "bayes"}}
 
 
-EPOCH = {"stage": 0, "epoch": 1, "scores": [0.5], "reward": 0.5, "seconds": 1.0}
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> SearchFolder:
     folder = SearchFolder(tmp_path / "search")
@@ -38,13 +35,7 @@ def test_trials_are_read_as_written(folder: SearchFolder) -> None:
     ("changes", "text"),
     [
         ({"rates": "high"}, "0003.json cannot be read: rates: must be a list"),
-        ({"rates": [1e-3, -1.0, 1e-3]}, r"0003.json cannot be read: rates item 2: must be greater"),
-        (
-            {"rates": [5.0] * 3, "status": "complete", "p_o": 1, "p_s": 1, "epochs": [EPOCH]},
-            "rate 1 is 5: must be above 0, and at most 1",
-        ),
         ({"seconds": 1e13}, "seconds: must be less than or equal to"),
-        ({"status": "complete"}, "a complete trial has epochs, p_o and p_s"),
     ],
 )
 def test_damaged_trial_is_named(folder: SearchFolder, changes: dict[str, Any], text: str) -> None:
@@ -120,7 +111,7 @@ def test_logs_take_origin_of_searches_or_user() -> None:
     ("other", "options", "text"),
     [
         (SearchOrigin(2e-5, 6), {}, "b was run with depth = 6, now 12. Combine searches on"),
-        (SearchOrigin(1e-4), {}, "b was run with flat = 0.0001, now 2e-05.*or give --flat"),
+        (SearchOrigin(1e-4), {}, "b was run with flat = 0.0001, now 2e-05.*or give flat"),
         (SearchOrigin(), {"depth": 6}, "a was run with depth = 12, now 6"),
     ],
 )

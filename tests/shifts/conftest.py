@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_context import make_task, text
+from helpers.fake_context import make_task, text
 
 from clbench.tasks.task import Task
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_context import FakeContext
+from helpers.fake_context import FakeContext
 from helpers.workspace import Workspace, make_toy_scenario, write_jsonl
 
 import clbench

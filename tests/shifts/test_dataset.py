@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_context import FakeContext
+from helpers.fake_context import FakeContext
 
 from clbench.core.errors import ShiftError
 from clbench.shifts.dataset import SequenceShift, blurred, share_head

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_context import FakeContext, Spec, build, make_task, text
+from helpers.fake_context import FakeContext, Spec, build, make_task, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

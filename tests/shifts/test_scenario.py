@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_context import FakeContext, Spec, build, make_task, text
+from helpers.fake_context import FakeContext, Spec, build, make_task, text
 
 from clbench.core.errors import PluginError, SettingsError, ShiftError, UnknownNameError
 from clbench.shifts.base import SHIFTS, ScenarioTasks, Shift, shift

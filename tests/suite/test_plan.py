@@ -159,7 +159,7 @@ def test_unknown_names_of_a_file_are_reported_together(make: Make) -> None:
 
 def test_two_baselines_of_one_name_are_an_error(make: Make) -> None:
     Path("mine.toml").write_text('name = "vanilla"\nmethod = "vanilla"\n')
-    with pytest.raises(UnknownNameError, match="methods: two baselines are called 'vanilla'"):
+    with pytest.raises(UnknownNameError, match=r"'vanilla' is given twice \(.*mine\.toml\)\. Rem"):
         make(methods=["vanilla", "mine.toml"])
 
 

@@ -1,3 +1,5 @@
+"""A stand-in for what a scenario is built with, and tasks of a few made-up rows."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,13 +1,12 @@
-"""`clbench list`."""
+"""`clbench list` and `check`: what there is to build on, and whether a new method works."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import typer
-
-from clbench.cli.arguments import Only, choice, command
-from clbench.cli.console import show_rows
-from clbench.core.errors import ClbenchError, display_path, printable
+from clbench.cli.arguments import Only, argument, choice, command
+from clbench.cli.console import err, say, show_rows
+from clbench.core.errors import ClbenchError, SettingsError, count, display_path, printable
 from clbench.core.options import Option
 from clbench.methods.base import METHODS, Method
 from clbench.models.locate import MODELS
@@ -16,7 +15,7 @@ from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import load_plugins
-from clbench.suite.read import packaged_files, read_suite
+from clbench.suite.read import packaged_files, parse_toml, read_suite
 from clbench.tasks.metrics import METRICS, TEXT_METRICS
 from clbench.tasks.registry import TASKS
 
@@ -98,10 +97,6 @@ def _models(suite: str | None) -> Rows:
     yield "NAME or FOLDER", "any AutoModel with safetensors, from the hub or a local folder"
 
 
-def _shifts(suite: str | None) -> Rows:
-    yield from ((name, _first_line(SHIFTS.get(name))) for name in SHIFTS)
-
-
 def _metrics(suite: str | None) -> Rows:
     for name in METRICS:
         metric = METRICS.get(name)
@@ -120,7 +115,7 @@ KINDS = {
     "methods": _methods,
     "tasks": _tasks,
     "models": _models,
-    "shifts": _shifts,
+    "shifts": lambda suite: ((name, _first_line(SHIFTS.get(name))) for name in SHIFTS),
     "metrics": _metrics,
 }
 
@@ -128,7 +123,7 @@ KINDS = {
 @command
 def listing(
     options: Annotated[RunOptions, Only("plugins")],
-    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
+    kind: Annotated[str, argument("|".join(KINDS), "What to list.")],
     suite: Annotated[
         str | None,
         Option(
@@ -143,3 +138,57 @@ def listing(
     load_plugins(options.plugins)
     show_rows((name, *map(printable, texts)) for name, *texts in KINDS[kind](suite))
     return 0
+
+
+WORDS = {"pass": "ok", "fail": "FAILED", "skip": "-"}
+
+
+@command
+def check(
+    options: Annotated[RunOptions, Only("plugins model", model="tiny")],
+    method: Annotated[
+        str,
+        argument("METHOD", "Baseline, registered method, baseline file or module:Class."),
+    ],
+    set_: Annotated[list[str] | None, Option("Override a setting.", "KEY=VALUE")] = None,
+) -> int:
+    """Check that a method keeps its promises, on tiny tasks.
+
+    Tests seeds, resuming, access to rows, memory and model architectures within seconds. Exit
+    code 0 if all checks pass, 1 if one fails, 2 if the command or its input is wrong.
+    """
+    settings = dict(_setting(text) for text in set_ or ())
+    load_plugins(options.plugins)
+    baseline = read_baseline(method)  # report a wrong name before importing torch
+    from clbench.conformance import check as run_checks
+
+    console = err()
+    with console.status(console.render_str(f"checking {method}")) as status:
+
+        def started(name: str) -> None:
+            status.update(console.render_str(f"checking {method}: {name}"))
+
+        model = options.model or "tiny"
+        rows = run_checks(baseline, settings=settings, model=model, started=started)
+    lines = []
+    for row in rows:
+        lines.append((row.check, WORDS[row.status], row.reason))
+        if row.hint:
+            lines.append(("", "", f"What to do: {row.hint}"))
+    show_rows(lines, unbroken=2)
+    counts = Counter(row.status for row in rows)
+    failed = f", {counts['fail']} failed" if counts["fail"] else ""
+    skipped = f", {counts['skip']} skipped" if counts["skip"] else ""
+    say(f"{count(counts['pass'], 'check')} passed{failed}{skipped}.")
+    return 1 if any(row.status == "fail" for row in rows) else 0
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Return key and value of ``KEY=VALUE``, the value parsed as TOML if possible, else text."""
+    key, _, value = (part.strip() for part in text.partition("="))
+    if not key or not value:
+        raise SettingsError(f"--set {text!r}: write KEY=VALUE, such as memory=20.")
+    try:
+        return key, parse_toml(f"value = {value}")["value"]
+    except ValueError:
+        return key, value
