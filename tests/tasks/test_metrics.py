@@ -29,6 +29,7 @@ from clbench.tasks.metrics import (
     score,
     score_texts,
 )
+from clbench.tasks.registry import TASKS
 
 
 def logits(predicted: list[int], classes: int) -> np.ndarray:
@@ -261,3 +262,20 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics._rouge.cache_clear()
     with pytest.raises(SettingsError, match=r"pip install 'clbench\[text\]'"):
         TEXT_METRICS["rouge-l"]("a", "b")
+
+
+def test_no_constant_wins_the_main_score_of_a_packaged_task() -> None:
+    loaders = {name: TASKS.get(name) for name in TASKS}
+    main = {name: getattr(loader, "metrics", ("accuracy",))[0] for name, loader in loaders.items()}
+    assert main["super_glue/multirc"] == "accuracy"
+    for name, metric in main.items():
+        if metric in TEXT_METRICS:  # of texts that are written, which have no constant
+            continue
+        count = 7
+        for share in range(1, count):
+            labels = np.array([0] * share + [1] * (count - share))
+            best = 0.0 if METRICS.get(metric).regression else max(share, count - share) / count
+            for constant in (0, 1):
+                floor = floor_score(metric, np.full(3, constant), labels, 2)
+                assert floor is not None
+                assert floor <= best, name
