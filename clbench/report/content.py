@@ -62,7 +62,7 @@ class Content:
             "scenarios": frame["scenario"].nunique(),
             "methods": self.tables["means"]["method"].nunique(),
             "seeds": frame["seed"].nunique(),
-            "models": list(dict.fromkeys(frame["model"])),
+            "models": list(dict.fromkeys(map(_model, self.cells))),
             "failures": score_tables.failures(self.cells),
             "compared": int((comparisons["primary"] & (comparisons["pairs"] >= FEWEST)).sum()),
             "averaged": [
@@ -128,6 +128,14 @@ class Content:
         if len(cells) > MOST_DETAILS:
             cells = [cell for cell in cells if cell.status == "failed"][:MOST_DETAILS]
         return [(cell, [_stage(cell, row) for row in range(len(cell.R))]) for cell in cells]
+
+
+def _model(cell: CellResult) -> str:
+    """Return a cell's model, with what `auto` chose for it; older cells do not say all of it."""
+    chosen = [str(cell.settings.get("precision") or "")]
+    if pooling := cell.settings.get("pooling"):
+        chosen.append(f"{pooling} of the tokens" if pooling == "mean" else f"{pooling} token")
+    return f"{cell.model} ({', '.join(filter(None, chosen))})" if any(chosen) else cell.model
 
 
 def gather(

@@ -55,6 +55,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(
         "clbench.suite.plan.model_identity", lambda name, revision=None: {"files": name}
     )
+    monkeypatch.setattr("clbench.suite.plan.declared_pooling", lambda name, revision=None: None)
     for name in ("a.csv", "a-dev.csv", "b.csv"):
         Path(name).write_text("text,label\nwell,1\nbad,0\n")
     Path("s.toml").write_text(SUITE)

@@ -82,6 +82,21 @@ def test_options_override_the_protocol(make: Make) -> None:
     assert protocol.stage_length("a", 16) == (1, 1)
 
 
+def test_the_pooling_that_a_checkpoint_declares_is_part_of_the_recipe(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recipe(**options: Any) -> Any:
+        return make(**options).cells[0].recipe["protocol"]["pooling"]
+
+    assert recipe() == "auto"  # the checkpoint declares none, so its family decides
+    monkeypatch.setattr("clbench.suite.plan.declared_pooling", lambda name, revision: "mean")
+    assert recipe() == "mean"
+    assert (
+        make(SUITE.replace("epochs = 3", 'epochs = 3\npooling = "first"')).protocol.pooling
+        == "first"
+    )
+
+
 def test_the_default_subset_is_no_part_of_the_recipe(make: Make) -> None:
     assert "subset" not in make(limit=7, subset="fixed").cells[0].recipe["protocol"]
     assert make(limit=7, subset="seed").cells[0].recipe["protocol"]["subset"] == "seed"
