@@ -11,7 +11,7 @@ import torch
 from clbench.audit import changes, items
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, load_base, load_tuned
 from clbench.audit.weights import TUNED, Drift, Mixer, drift, groups_of
-from clbench.core.errors import SettingsError
+from clbench.core.errors import SettingsError, named
 from clbench.models.locate import resolve
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
@@ -161,9 +161,11 @@ def audit(
         if folders.count(folder) > 1:
             raise SettingsError(f"model {name!r} is given twice. Name each tuned model once.")
     if not 0.0 < margin < 1.0:
-        raise SettingsError(f"margin {margin:g}: must be between 0 and 1, such as {MARGIN}.")
+        raise SettingsError(
+            f"{named('margin', margin)}: must be between 0 and 1, such as {MARGIN}."
+        )
     where = resolve_device(device)
-    corpus = resolve_corpus(corpus, Path.cwd(), "--corpus")
+    corpus = resolve_corpus(corpus, Path.cwd(), named("corpus"))
     probed = items.load_items(tasks, data=data, rows=rows, seed=seed)
     tell("loading models")
     first = load_base(base)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from clbench.audit.models import AuditedModel
-from clbench.core.errors import DataError, SettingsError
+from clbench.core.errors import DataError, SettingsError, named
 from clbench.core.seeds import numpy_stream, torch_stream
 from clbench.fisher import language, losses
 from clbench.measure.rows import embed_rows, fit_classes, map_rows
@@ -148,7 +148,7 @@ def load_items(
         used, or a suite file has no tasks of its own.
     """
     if rows < FEWEST_ROWS:
-        raise SettingsError(f"rows must be {FEWEST_ROWS} or more, not {rows}.")
+        raise SettingsError(f"{named('rows', rows)}: must be {FEWEST_ROWS} or more.")
     folder = None if data is None else Path(data)
     if folder is not None and not folder.is_dir():
         raise SettingsError(f"data: there is no folder {folder}.")

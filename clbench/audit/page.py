@@ -12,7 +12,7 @@ from clbench.audit.changes import Change, TaskChange
 from clbench.audit.models import AuditedModel
 from clbench.audit.weights import BASE, SWEEP_ROWS, TUNED, Mended
 from clbench.core import __version__, files
-from clbench.core.errors import RunFolderError, printable
+from clbench.core.errors import RunFolderError, named, printable
 from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures import style
 from clbench.models.checkpoint import quiet
@@ -32,7 +32,7 @@ def check_folder(out: Path) -> None:
     files.check_folder(out)
     if (out / "index.html").exists() and not (out / FILE).exists():
         raise RunFolderError(
-            f"{out} has an index.html that no audit wrote. Give another folder with --out."
+            f"{out} has an index.html that no audit wrote. Choose another {named('out')}."
         )
 
 

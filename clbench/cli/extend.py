@@ -154,7 +154,7 @@ def check(
 ) -> int:
     """Check that a method keeps its promises, on tiny tasks.
 
-    Tests seeds, resuming, access to rows, memory and model architectures within seconds. Exit
+    Tests seeds, resuming, access to rows, memory and model architectures, in a minute or two. Exit
     code 0 if all checks pass, 1 if one fails, 2 if the command or its input is wrong.
     """
     settings = dict(_setting(text) for text in set_ or ())

@@ -128,7 +128,7 @@ class RunOptions:
         ),
     ] = None
     device: Annotated[
-        str, where("Device to train on: auto, cpu, cuda, cuda:N or mps.", "DEVICE")
+        str, where("Device to compute on: auto, cpu, cuda, cuda:N or mps.", "DEVICE")
     ] = "auto"
     plugins: Annotated[
         Sequence[str | Path],
