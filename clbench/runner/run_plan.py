@@ -74,10 +74,6 @@ def run_plan(state: RunState, listener: Listener, executor: "Executor") -> list[
             listener.note(text)
         if plan.keep_stages and plan.protocol.trim_embeddings:
             listener.note(TRIMMED)
-        if state.pending and (
-            text := devices.precision_note(plan.protocol.precision, preparer.device)
-        ):
-            listener.note(text)
         store.write_suite(plan.resolved())
         listener.started(len(plan.cells), len(state.pending))
         new: list[CellResult] = []
@@ -114,8 +110,6 @@ def check_inputs(
     Not noticed: errors that only the embeddings of rows show.
     """
     device = resources.device_here(plan.device)
-    if text := devices.precision_note(plan.protocol.precision, device):
-        listener.note(text)
     checker = InputChecker.of(plan, device)
     check_folder(plan.out)
     check_reachable(resources)
@@ -128,6 +122,8 @@ def check_inputs(
             continue
         if scenario is not None:
             _check_methods(plan, pending, scenario)
+    if text := devices.precision_note(plan.protocol.precision, device):
+        listener.note(text)
 
 
 def _scenarios(pending: Sequence[Cell]) -> list[ScenarioSpec]:
@@ -197,6 +193,8 @@ class Executor:
 
         Closing the generator stops the running cells.
         """
+        if pending and (text := devices.precision_note(plan.protocol.precision, preparer.device)):
+            listener.note(text)
         sharing = stages_to_share(pending)
         cache = StageCache(plan.out / "stages", sharing, keeps_last=plan.keep_stages)
 

@@ -331,7 +331,7 @@ def test_a_folder_without_tokenizer_takes_the_base_models(copy: Copy) -> None:
         ({"tasks": ["synthetic/nothing"]}, "Unknown task"),
         ({"tasks": ["synthetic/sentiment"] * 2}, "more than once"),
         ({"rows": 20}, "must be 50 or more"),
-        ({"margin": 0.0}, "margin 0"),
+        ({"margin": 0.0}, "margin=0"),
         ({"data": "/nowhere"}, "there is no folder"),
     ],
 )

@@ -127,7 +127,7 @@ def test_the_front_holds_the_points_that_none_beats() -> None:
 def test_bad_input_is_refused(copy: Copy, tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(ClbenchError, match="name each task only once"):
         mend("tiny", copy(), keep=["synthetic/sentiment"], learn="synthetic/sentiment")
-    with pytest.raises(ClbenchError, match="rows=.*: must be 50"):
+    with pytest.raises(ClbenchError, match=r"rows=.*: must be 50"):
         mend("tiny", copy(), keep=["synthetic/sentiment"], learn="synthetic/paraphrase", rows=20)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("x")

@@ -118,7 +118,7 @@ def test_a_worker_that_dies_is_started_again_twice(world: Workspace) -> None:
     assert deadly.status == "failed"
     assert deadly.reason == (
         "its worker or node was lost 3 times (Ray: WorkerCrashedError). It may have run "
-        "out of memory, or the method may exit; run the cell without --workers to see more."
+        "out of memory, or the method may exit; run the cell without workers to see more."
     )
     assert Path("lives.txt").read_text() == "96"
     again = [note for note in watch.notes if "its worker died" in note]
