@@ -161,7 +161,7 @@ def test_wrong_settings_are_refused() -> None:
         ({"every": 0}, "every must be 1"),
         ({"every": "a"}, "every must be 1"),
         ({"budget": 0}, "budget"),
-        ({"rows": 40}, "rows must be 50"),
+        ({"rows": 40}, "rows=40: must be 50"),
         ({"texts": 10}, "texts must be 30"),
         ({"limits": -0.1}, "limits must map"),
         ({"limits": {"language": 0.5}}, "limits must map"),
