@@ -7,13 +7,12 @@ interrupted cells, workers, stages that methods share, conflicts and reports are
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from clbench.core.errors import RunFolderError, SettingsError, join_names, named
-from clbench.core.options import described, search
+from clbench.core.options import described, options_of, search
 from clbench.models.groups import Division, depth_of
 from clbench.results.store import Store
 from clbench.runner.run_state import RunState, read_run_state
@@ -50,8 +49,12 @@ def read_seconds(text: str) -> float:
     return float(match[1]) * UNITS[match[2]]
 
 
-def check_settings(settings: Any, rules: Mapping[str, tuple[bool, str]]) -> None:
-    """Raise a SettingsError for the first setting whose rule does not hold."""
+def check_settings(settings: Any, rules: dict[str, tuple[bool, str]]) -> None:
+    """Raise a SettingsError for the first setting that breaks its rule, or is no choice of it."""
+    for name, (kind, _) in options_of(type(settings)).items():
+        if get_origin(kind) is Literal:
+            choices = get_args(kind)
+            rules = rules | {name: (getattr(settings, name) in choices, " or ".join(choices))}
     for name, (holds, rule) in rules.items():
         if not holds:
             raise SettingsError(f"{named(name, getattr(settings, name))}: must be {rule}.")
@@ -73,7 +76,7 @@ class SearchSettings:
     Raises
     ------
     SettingsError
-        If a value is out of range.
+        If a value is out of range. `make_search`, which knows the model, judges rates and groups.
     """
 
     trials: Annotated[int, search("Finished trials in all, earlier sessions included.", "N")] = 50
@@ -117,8 +120,6 @@ class SearchSettings:
     def __post_init__(self) -> None:
         in_time = self.time_limit is None or self.time_limit > 0
         rules = {
-            "searcher": (self.searcher in ("bayes", "random"), "bayes or random"),
-            "scheduler": (self.scheduler in ("asha", "none"), "asha or none"),
             "trials": (self.trials >= 1, "1 or more"),
             "grace": (self.grace >= 1, "1 or more"),
             "reduction": (1.0 < self.reduction < 1e6, "above 1 and below 1e6"),
@@ -265,7 +266,6 @@ class TuneSettings:
             "trials": (1 <= self.trials <= 10_000, "from 1 to 10000"),
             "seeds": (not isinstance(self.seeds, str), "numbers, such as 1000,1001"),
             "minutes": (in_time, "a number above 0"),
-            "searcher": (self.searcher in ("bayes", "random"), "bayes or random"),
         }
         check_settings(self, rules)
 
