@@ -8,6 +8,7 @@ from pathlib import Path
 
 from helpers.hosted import make_encoder
 from safetensors.torch import save_file
+from torch import distributed
 from transformers import AutoTokenizer
 
 from clbench.hf import ForgettingCallback, protect
@@ -34,3 +35,7 @@ for method, options in json.loads(sys.argv[2]).items():
         save_file(dict(trainer.model.state_dict()), folder / f"{method}.safetensors")
         logs = [entry for entry in trainer.state.log_history if "loss" in entry]
         (folder / f"{method}.json").write_text(json.dumps(logs))
+
+# Without this, the process that ends first may abort: threads of the group outlive the interpreter.
+distributed.barrier()
+distributed.destroy_process_group()
