@@ -122,6 +122,8 @@ def show_results(path: Path | None, cells: Sequence[CellResult], reference: str 
     """
     console = out()
     rows = score_tables.means(score_tables.score_rows(cells, reference))
+    if any(cell.is_smoke for cell in cells):
+        say(score_tables.SMOKE)
     if rows:
         table = results_table(rows, console)
         # If no layout fits, lines run over the edge; numbers are never cut.

@@ -104,7 +104,7 @@ def show_plan(state: RunState) -> None:
         if estimate.scoring > MUCH_SCORING:
             lines.append(
                 f"Scoring all tasks so far after each stage takes about {estimate.scoring:.0%} of "
-                "the time of training. With a smaller `scored_limit` it takes less."
+                "the time of training. With a smaller --scored-limit it takes less."
             )
     say(*lines)
 

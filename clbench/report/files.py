@@ -38,6 +38,7 @@ from clbench.report.content import (
 )
 from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult
+from clbench.results.score_tables import SMOKE
 from clbench.results.store import Store
 from clbench.suite.schema import MEAN, Question
 
@@ -275,6 +276,7 @@ def write_report(
     content = gather(cells, questions[-1], stores[0].alpha(len(seeds)), names)
     changed = "The question of this run changed after the run began."
     notes = [
+        *([SMOKE] if any(cell.is_smoke for cell in cells) else []),
         *notes,
         *([changed] if len(questions) > 1 else []),
         *([GROWN] if _has_grown(suites[0]) else []),

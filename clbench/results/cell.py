@@ -206,6 +206,11 @@ class CellResult(BaseModel):
                 raise ValueError(f"scores.{name}: is {given}, but R gives {score}")
         return self
 
+    @property
+    def is_smoke(self) -> bool:
+        """Whether it comes from a smoke run, whose scores are no result."""
+        return bool(self.settings.get("protocol", {}).get("smoke"))
+
     def to_json(self) -> str:
         """Return the text of the file, in strict JSON without NaN and Infinity."""
         return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False) + "\n"

@@ -31,6 +31,8 @@ MARKS: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Flags of a method, each with the sign that marks it in tables, and the footnote."""
+SMOKE = "Smoke run at about a tenth of the rows and steps: these scores are no result."
+"""Marks tables of smoke runs."""
 OVERALL_FIELDS = (
     *("score", "method", "scenarios", "seeds", "difference", "low", "high"),
     *("low_anywhere", "high_anywhere", "mean_rank", "critical_difference"),
@@ -118,6 +120,8 @@ def _row(cell: CellResult, alone: Mapping[int, float], reference: float | None) 
     own = ("scenario", "shift", "model", "seed", "status", *COSTS[:-1], *MARKS)
     row: dict[str, Any] = {name: getattr(cell, name) for name in own}
     row |= {"method": cell.baseline, "tasks": len(cell.tasks), "reason": cell.reason or ""}
+    if cell.is_smoke:
+        row["reason"] = f"{SMOKE} {row['reason']}".strip()
     row["search_seconds"] = cell.search.get("seconds")
     if cell.status == "ok":
         # The pretraining, where it is the first task, has no stage and no reference.

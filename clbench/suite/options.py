@@ -92,6 +92,10 @@ class RunOptions:
         ),
     ] = None
     limit: Annotated[int | None, how("Maximum rows of each split.", "ROWS")] = None
+    scored_limit: Annotated[
+        int | None,
+        how("Maximum rows of each task to score on.", "ROWS", default="the suite's, else limit"),
+    ] = None
     subset: Annotated[
         str | None,
         how(
@@ -142,6 +146,13 @@ class RunOptions:
             default="the suite's, normally yes",
         ),
     ] = None
+    smoke: Annotated[
+        bool,
+        what(
+            "Try the suite in minutes, on one seed, at about a tenth of its rows, scored rows and "
+            "steps. Results go to results/SUITE-smoke and are marked: they say nothing."
+        ),
+    ] = False
     sweep: Annotated[
         int | None,
         what(
@@ -186,6 +197,11 @@ class RunOptions:
             raise SettingsError(
                 f"{named('device')} {self.device!r}: must be auto, cpu, cuda, cuda:N such as "
                 "cuda:0, or mps."
+            )
+        if self.smoke and isinstance(self.seeds, str):
+            raise SettingsError(
+                f"{named('seeds')} {self.seeds}: a smoke run settles nothing. Give seeds such as "
+                f"0, or leave out {named('smoke')}."
             )
         seeds = () if isinstance(self.seeds, str) else self.seeds or ()
         for position, seed in enumerate(seeds):
@@ -266,9 +282,11 @@ class RunOptions:
         protocol = suite.file.protocol
         changes: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("limit", "subset", "epochs", "precision", "head")
+            for name in ("limit", "scored_limit", "subset", "epochs", "precision", "head")
             if getattr(self, name) is not None
         }
+        if self.smoke:
+            changes["smoke"] = True
         if self.lm_eval is not None:
             changes["lm_eval"] = list(self.lm_eval)
         if self.epochs is not None:

@@ -159,6 +159,10 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     plugins = load_plugins(options.plugins)
     data = options.data_folder()
     protocol = _with_pooling(options.override(suite))
+    if protocol.smoke:
+        # With a name of its own, it has a folder of its own and mixes with no run of the suite.
+        file = suite.file.model_copy(update={"name": f"{suite.name}-smoke"})
+        suite = replace(suite, file=file)
     scenarios = options.choose_scenarios(suite)
     problems = unknown_names(suite, scenarios)
     baselines = _baselines(suite, options, problems)
@@ -171,7 +175,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         check_shifts(suite, scenarios)
     shared_recipe = _recipes(suite, protocol, data)
     given = range(options.looks[-1]) if isinstance(options.seeds, str) else options.seeds
-    seeds = suite.file.seeds if given is None else given
+    seeds = suite.file.seeds[: 1 if protocol.smoke else None] if given is None else given
     cells = []
     for scenario in scenarios:
         # The settings are not checked yet, so that is all that is known of them.

@@ -230,6 +230,7 @@ class Task:
         scored: int | None = None,
         by_class: bool = False,
         scored_by_class: bool | None = None,
+        every_class: bool = False,
     ) -> Self:
         """Return the task with fewer rows, stratified, in source order.
 
@@ -239,7 +240,8 @@ class Task:
         on the task's name and `seed`. Up to rounding, a smaller limit keeps a subset of the rows
         of a larger one in each class.
 
-        Raises a DataError if a limit of all rows is smaller than the number of classes.
+        Raises a DataError if a limit of all rows is smaller than the number of classes; with
+        `every_class`, the limit is then that number.
         """
         if scored_by_class is None:
             scored_by_class = by_class
@@ -252,6 +254,8 @@ class Task:
             if most is None:
                 continue
             classes = len(np.unique(self.train.labels)) if self.labels else 0
+            if every_class and not in_classes:
+                most = max(most, classes)
             if not in_classes and most < classes:
                 key = "limit" if most == limit else "scored_limit"
                 raise DataError(

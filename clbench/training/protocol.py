@@ -18,6 +18,10 @@ Fraction = Annotated[float, pydantic.Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, pydantic.Field(ge=0.0, lt=1.0)]
 BY_TASK = ("task_epochs", "task_steps", "task_batch_size", "task_metric")
 """Settings that are tables with one value for each task."""
+SMOKE_ROWS, SMOKE_SCORED, SMOKE_PER_CLASS = (40, 200), (20, 50), (2, 20)
+"""Fewest and most rows of a smoke run: to train on, to score on, and of limits for each class."""
+SMOKE_STEPS = 20
+"""Most steps of a stage of a smoke run."""
 
 
 def later(default: Any) -> Any:
@@ -101,6 +105,9 @@ class Protocol(pydantic.BaseModel):
         What these limits count: the rows of a ``task``, or of each ``class``.
     scored_limit_per
         The same for `scored_limit` alone; None is as `limit_per`.
+    smoke
+        Whether to try the suite at about a tenth of its rows, scored rows and steps; at most
+        200 rows, 50 scored ones and 20 steps. Its scores are no result.
     subset
         Training rows within `limit`: ``fixed`` takes the same ones for every seed; ``seed`` draws
         others for each, so that intervals over seeds include the choice of the rows. The rows that
@@ -167,6 +174,7 @@ class Protocol(pydantic.BaseModel):
     scored_limit: Positive | None = later(None)
     limit_per: Literal["task", "class"] = later("task")
     scored_limit_per: Literal["task", "class"] | None = later(None)
+    smoke: bool = later(False)
     subset: Literal["fixed", "seed"] = later("fixed")
     data_seed: Annotated[int, pydantic.Field(ge=0)] = 0
     score_on: Literal["validation", "tuning"] = "validation"
@@ -208,11 +216,18 @@ class Protocol(pydantic.BaseModel):
     @property
     def limits(self) -> dict[str, Any]:
         """Arguments of `clbench.tasks.task.Task.limited`."""
+        by_class = self.limit_per == "class"
+        scored_by_class = (self.scored_limit_per or self.limit_per) == "class"
+        limit, scored = self.limit, self.scored_limit
+        if self.smoke:
+            scored = _tenth(scored or limit, SMOKE_PER_CLASS if scored_by_class else SMOKE_SCORED)
+            limit = _tenth(limit, SMOKE_PER_CLASS if by_class else SMOKE_ROWS)
         return {
-            "limit": self.limit,
-            "scored": self.scored_limit,
-            "by_class": self.limit_per == "class",
-            "scored_by_class": (self.scored_limit_per or self.limit_per) == "class",
+            "limit": limit,
+            "scored": scored,
+            "by_class": by_class,
+            "scored_by_class": scored_by_class,
+            "every_class": self.smoke,
             "seed": self.data_seed,
         }
 
@@ -224,12 +239,14 @@ class Protocol(pydantic.BaseModel):
         base = task.partition("[")[0]
         per_epoch = -(-rows // self.batch_of(task))
         steps = self.task_steps.get(task, self.task_steps.get(base))
-        if steps is not None:
-            return steps, per_epoch
         epochs = self.task_epochs.get(task, self.task_epochs.get(base))
-        if epochs is None and self.steps is not None:
-            return self.steps, per_epoch
-        return (epochs or self.epochs) * per_epoch, per_epoch
+        if steps is None and epochs is None:
+            steps = self.steps
+        if self.smoke and steps is not None:
+            steps = _tenth(steps, (1, SMOKE_STEPS))
+        elif steps is None:
+            steps = (epochs or self.epochs) * per_epoch
+        return min(steps, SMOKE_STEPS) if self.smoke else steps, per_epoch
 
     def one_pass(self) -> Self:
         """Return the protocol with one epoch for every task."""
@@ -261,6 +278,12 @@ class Protocol(pydantic.BaseModel):
         if self.schedule == "linear":
             return 1.0 - progress
         return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def _tenth(number: int | None, bounds: tuple[int, int]) -> int:
+    """Return a tenth of a number within bounds, but not more than the number; None is endless."""
+    fewest, most = bounds
+    return most if number is None else min(number, max(fewest, min(most, number // 10)))
 
 
 LONGEST_STORED_NAME = 200

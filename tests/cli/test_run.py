@@ -54,6 +54,27 @@ def test_a_run_from_end_to_end(place: Path, engine: FakeExecutor, clbench: Call)
     assert suite["methods"] == ["vanilla", "frozen"]
 
 
+def test_nobody_takes_a_smoke_run_for_a_result(
+    place: Path, engine: FakeExecutor, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clbench.report.files.draw_all", lambda figures, formats: [])
+    assert clbench(*RUN)[0] == 0
+    code, out, err = clbench(*RUN, "--smoke")
+    assert (code, engine.ran[4:]) == (0, KEYS[:2])
+    mark = "Smoke run at about a tenth of the rows and steps: these scores are no result."
+    assert out.startswith(f"{mark}\n")
+    folder = place / "results" / "mine-smoke"
+    assert set(pd.read_csv(folder / "scores.csv")["reason"]) == {mark}
+    cell = json.loads((folder / "cells" / f"{KEYS[0]}.json").read_text())
+    assert cell["recipe"]["protocol"]["smoke"] is True
+    assert clbench("report", str(folder))[1].startswith(mark)
+    page = (folder / "report" / "index.html").read_text(encoding="utf-8")
+    assert "<h1>mine-smoke</h1>" in page
+    assert f'<p class="failed">{mark}</p>' in page
+    code, _, err = clbench(*RUN, "--smoke", "--replace", "--out", "results/mine")
+    assert (code, "holds a run of the suite 'mine', not of 'mine-smoke'" in err) == (2, True)
+
+
 def test_a_finished_run_trains_nothing(place: Path, engine: FakeExecutor, clbench: Call) -> None:
     clbench(*RUN)
     engine.ran.clear()

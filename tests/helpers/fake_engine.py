@@ -55,6 +55,7 @@ def result_of(cell: Any, *, fails: bool = False, p_o: float = 0.8) -> CellResult
         "key": cell.key,
         "fingerprint": cell.fingerprint,
         "recipe": cell.recipe,
+        "settings": {"protocol": cell.protocol.model_dump(mode="json")},
         "scenario": cell.scenario.name,
         "baseline": cell.baseline.name,
         "family": cell.baseline.family,

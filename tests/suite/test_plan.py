@@ -82,6 +82,27 @@ def test_options_override_the_protocol(make: Make) -> None:
     assert protocol.stage_length("a", 16) == (1, 1)
 
 
+def test_a_smoke_run_is_a_tenth_of_a_suite_with_a_name_of_its_own(make: Make) -> None:
+    plan, whole = make(smoke=True), make()
+    assert {cell.seed for cell in plan.cells} == {0}
+    assert {cell.key for cell in plan.cells} == {c.key for c in whole.cells if c.seed == 0}
+    assert plan.resolved()["name"] == "s-smoke"
+    assert plan.out == Path("results/s-smoke")
+    assert plan.command == ("clbench", "run", "s.toml", "--smoke")
+    recipes = [p.cells[0].recipe["protocol"] for p in (plan, whole)]
+    assert recipes[0] == {**recipes[1], "smoke": True}
+    assert {cell.seed for cell in make(smoke=True, seeds=[3, 4]).cells} == {3, 4}
+    with pytest.raises(SettingsError, match="a smoke run settles nothing"):
+        make(smoke=True, seeds="until-settled")
+
+
+def test_rows_to_score_on_have_an_option(make: Make) -> None:
+    protocol = make(scored_limit=30).protocol
+    assert (protocol.limits["limit"], protocol.limits["scored"]) == (100, 30)
+    with pytest.raises(SettingsError, match="scored_limit: must be greater than 0, got 0"):
+        make(scored_limit=0)
+
+
 def test_the_pooling_that_a_checkpoint_declares_is_part_of_the_recipe(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,8 @@ def test_scored_rows_and_classes_have_their_own_limits() -> None:
     assert set(classes.train.index) <= set(task.limited(6, by_class=True).train.index)
     with pytest.raises(DataError, match="key `scored_limit`"):
         task.limited(10, scored=2)
+    small = task.limited(2, every_class=True)
+    assert [np.bincount(r.labels).tolist() for r in small.splits.values()] == [[1, 1, 1]] * 2
 
 
 def test_a_limit_below_the_number_of_classes_is_an_error() -> None:

@@ -21,6 +21,26 @@ def test_cosine_begins_after_the_warm_up() -> None:
     assert factors(10, warmup=0.2) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("settings", "rows", "scored", "steps"),
+    [
+        ({"limit": 1000}, 100, 50, 20),  # 3 epochs of 100 rows are 21 batches
+        ({"limit": 1000, "scored_limit": 300}, 100, 30, 20),
+        ({"limit": 30, "scored_limit": 10}, 30, 10, 20),  # never more than the suite has
+        ({"limit": 100, "steps": 50}, 40, 20, 5),
+        ({"limit": 100, "task_steps": {"a": 5000}}, 40, 20, 20),
+        ({"limit": 100, "epochs": 1, "batch_size": 32}, 40, 20, 4),
+        ({}, 200, 50, 20),
+        ({"limit": 100, "limit_per": "class"}, 10, 10, 20),
+    ],
+)
+def test_a_smoke_run_takes_a_tenth(settings: Any, rows: int, scored: int, steps: int) -> None:
+    protocol = Protocol(smoke=True, **settings)
+    assert (protocol.limits["limit"], protocol.limits["scored"]) == (rows, scored)
+    assert protocol.stage_length("a[short]", 100)[0] == steps
+    assert "smoke" not in Protocol(**settings).model_dump()
+
+
 def test_linear_and_constant_schedules() -> None:
     linear = factors(6, schedule="linear", warmup=0.3)
     assert linear == pytest.approx([0, 0.5, 1, 0.75, 0.5, 0.25, 0])
