@@ -111,7 +111,6 @@ def program(verb: str) -> typer.Typer:
         help="Compare ways to fine-tune transformers by how much they forget, and at what cost.",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback(invoke_without_command=True)(_top)
@@ -168,7 +167,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # Print characters that the terminal lacks as question marks.
             stream.reconfigure(errors="replace")
     verbs = {name for verbs in VERBS.values() for name in verbs}
-    verb = arguments[0] if arguments and arguments[0] in verbs else ""
+    # Words that a shell wants to complete: typer reads them from the environment.
+    shell = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    words = shell.split()[1:] if "_CLBENCH_COMPLETE" in os.environ else arguments
+    verb = words[0] if words and words[0] in verbs else ""
     try:
         with _signals_as_interrupts(signals), errors.command_line():
             app = program(verb)

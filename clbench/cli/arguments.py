@@ -12,14 +12,26 @@ import typer
 
 from clbench.core.errors import SettingsError, dashed, did_you_mean
 from clbench.core.options import Option, options_of
+from clbench.suite.read import packaged_files
 
 
-def argument(metavar: str, text: str) -> Any:
-    """Return an argument without a name."""
-    return typer.Argument(metavar=metavar, help=text)
+def argument(metavar: str, text: str, names: Callable[[], Iterable[str]] = tuple) -> Any:
+    """Return an argument without a name; a shell completes it to `names`, or else to files."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return typer.Argument(metavar=metavar, help=text, autocompletion=complete)
 
 
-Suite = Annotated[str, argument("SUITE", "A packaged suite (clbench list suites) or a suite file.")]
+Suite = Annotated[
+    str,
+    argument(
+        "SUITE",
+        "A packaged suite (clbench list suites) or a suite file.",
+        lambda: packaged_files("scenarios"),
+    ),
+]
 
 
 class Only:

@@ -2,8 +2,10 @@
 
 import math
 import os
+import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from clbench.suite.scores import Score
 
 FILE_WIDTH = 160
 """Width of a table in a file or a pipe, unless COLUMNS is set."""
+LEAST_TEXT = 30
+"""Characters that the last column of a table needs to be readable."""
 
 
 class SafeConsole(Console):
@@ -69,16 +73,29 @@ def show_rows(
 ) -> None:
     """Print rows in columns, with `titles` above them.
 
-    Columns in `right` are aligned there; the first `unbroken` ones have no line breaks.
+    Columns in `right` are aligned there; the first `unbroken` ones have no line breaks. In a window
+    that leaves the last column less than `LEAST_TEXT`, each row becomes a few lines.
     """
-    rows = list(rows)
+    rows, console = list(rows), out()
+    *others, last = (max(map(len, column)) for column in zip(*rows, strict=True))
+    if console.width - sum(width + 2 for width in others) < min(last, LEAST_TEXT):
+        for name, *texts, text in rows:
+            indent = " " * (len(name) - len(name.lstrip()) + 2)
+            last_title = f"{titles[-1]} ".lstrip() if titles else ""
+            pairs = zip_longest(titles[1:-1], texts, fillvalue="")
+            labelled = "; ".join(f"{title} {part}".strip() for title, part in pairs if part)
+            wrapper = textwrap.TextWrapper(
+                console.width, initial_indent=indent, subsequent_indent=f"{indent}  "
+            )
+            say(*filter(None, [name, wrapper.fill(labelled), wrapper.fill(last_title + text)]))
+        return
     table = Table(box=None, show_header=bool(titles), pad_edge=False, padding=(0, 2, 0, 0))
     for number, title in enumerate(titles or [""] * len(rows[0])):
         justify: Any = "right" if title in right else "left"
         table.add_column(title, justify=justify, overflow="fold", no_wrap=number < unbroken)
     for row in rows:
         table.add_row(*row)
-    show_table(out(), table)
+    show_table(console, table)
 
 
 @contextmanager

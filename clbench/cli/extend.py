@@ -60,7 +60,6 @@ def _methods(suite: str | None) -> Rows:
 
 
 def _tasks(suite: str | None) -> Rows:
-    yield "task", "classes", "rows", "licence", ""
     for name in TASKS:
         loader: Any = TASKS.get(name)
         spec = getattr(loader, "spec", loader)
@@ -123,7 +122,7 @@ KINDS = {
 @command
 def listing(
     options: Annotated[RunOptions, Only("plugins")],
-    kind: Annotated[str, argument("|".join(KINDS), "What to list.")],
+    kind: Annotated[str, argument("|".join(KINDS), "What to list.", lambda: KINDS)],
     suite: Annotated[
         str | None,
         Option(
@@ -136,7 +135,8 @@ def listing(
     """List suites, scenarios, methods, tasks and other names."""
     choice("list", kind, list(KINDS))
     load_plugins(options.plugins)
-    show_rows((name, *map(printable, texts)) for name, *texts in KINDS[kind](suite))
+    rows = ((name, *map(printable, texts)) for name, *texts in KINDS[kind](suite))
+    show_rows(rows, ("task", "classes", "rows", "licence", "") if kind == "tasks" else ())
     return 0
 
 
@@ -148,7 +148,11 @@ def check(
     options: Annotated[RunOptions, Only("plugins model", model="tiny")],
     method: Annotated[
         str,
-        argument("METHOD", "Baseline, registered method, baseline file or module:Class."),
+        argument(
+            "METHOD",
+            "Baseline, registered method, baseline file or module:Class.",
+            lambda: packaged_files("baselines"),
+        ),
     ],
     set_: Annotated[list[str] | None, Option("Override a setting.", "KEY=VALUE")] = None,
 ) -> int:

@@ -199,12 +199,8 @@ def harness_scores(
     tasks: Sequence[str],
     *,
     batch_size: int,
-    limit: int | None = None,
 ) -> HarnessScores:
-    """Return the scores of tasks by name and metric, such as ``acc`` and ``acc_norm``.
-
-    `limit` is the largest number of rows of each task, by default all.
-    """
+    """Return the scores of tasks by name and metric, such as ``acc`` and ``acc_norm``."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
@@ -212,9 +208,7 @@ def harness_scores(
     harness: Any = HFLM(pretrained=model.backbone, tokenizer=tokenizer, batch_size=batch_size)
     state = user_code.GlobalState()  # the harness seeds all random numbers
     try:
-        results: Any = simple_evaluate(
-            model=harness, tasks=list(tasks), bootstrap_iters=0, limit=limit
-        )
+        results: Any = simple_evaluate(model=harness, tasks=list(tasks), bootstrap_iters=0)
     finally:
         state.restore()
     return {

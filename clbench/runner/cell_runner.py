@@ -26,7 +26,7 @@ from clbench.suite.plan import Cell
 from clbench.training.dropout import install
 from clbench.training.engine import ENGINE_CURVES, Probe, train_stage
 from clbench.training.memory import bytes_held, walk
-from clbench.training.protocol import SMOKE_SCORED, StageRecord
+from clbench.training.protocol import StageRecord
 from clbench.training.stage import Context, Stage
 
 
@@ -121,13 +121,8 @@ class CellRunner:
         lm_eval: HarnessScores = {}
         model, writer, protocol = self.context.model, self.scenario.writer, self._protocol
         if protocol.lm_eval and writer is not None and self.cell.reference_of is None:
-            lm_eval = harness_scores(
-                model,
-                writer.tokenizer,
-                protocol.lm_eval,
-                batch_size=protocol.eval_batch_size,
-                limit=SMOKE_SCORED[1] if protocol.smoke else None,
-            )
+            size = protocol.eval_batch_size
+            lm_eval = harness_scores(model, writer.tokenizer, protocol.lm_eval, batch_size=size)
         stages, last = self._scored, len(self._before) + len(self._scored) - 1
         correct = [[None] * len(row) for row in self._before] + [each.correct for each in stages]
         return CellScores(

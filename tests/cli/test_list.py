@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,7 +39,10 @@ def test_methods_with_other_rules_are_marked(clbench: Call) -> None:
     assert [line[0] for line in lines if line[0] in "*#"] == ["*", "#"]
 
 
-def test_scenarios_and_tasks_of_one_suite(place: Path, clbench: Call) -> None:
+def test_scenarios_and_tasks_of_one_suite(
+    place: Path, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     assert clbench("list", "scenarios", "--suite", "mine.toml")[1].split() == [
         *("one-two", "dataset:", "one", "→", "two"),
     ]
@@ -56,6 +62,50 @@ def test_scenarios_are_listed_suite_by_suite(clbench: Call) -> None:
     first = next(line for line in after if line.startswith("  ") and not line.startswith("   "))
     assert first.startswith("  sentiment-acceptability  dataset: synthetic/sentiment")
     assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["tasks", "scenarios", "methods"])
+def test_a_narrow_window_gets_lines_in_place_of_columns(
+    clbench: Call, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    lines = clbench("list", kind)[1].splitlines()
+    assert max(map(len, lines)) <= 50
+    texts = [line for line in lines if line.startswith("  ")]
+    whole = [line for line in texts if len(line.strip()) >= 24]
+    assert len(whole) > len(texts) / 3  # a column of a few characters would have none
+    if kind == "tasks":
+        at = lines.index("trec")
+        assert lines[at + 1] == "  classes 6; rows 5,452 / 500; licence unknown"
+
+
+def test_lora_says_what_it_is(clbench: Call) -> None:
+    lines = {line.split()[0]: line for line in clbench("list", "methods")[1].splitlines()}
+    assert "low-rank adapter" in lines["lora"]
+    for name in lines:
+        assert "The same as" not in lines[name]
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("clbench ru", {"run"}),
+        ("clbench run --sm", {"--smoke"}),
+        ("clbench run qu", {"quick"}),
+        ("clbench check lora-", {"lora-shared", "lora-task"}),
+        ("clbench list s", {"suites", "scenarios", "shifts"}),
+    ],
+)
+def test_a_shell_completes_verbs_options_and_names(typed: str, completed: set[str]) -> None:
+    shell = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    process = subprocess.run(
+        [sys.executable, "-m", "clbench"],
+        env={**os.environ, **shell, "_CLBENCH_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(process.stdout.split()) == completed
 
 
 def test_a_plugin_is_listed(place: Path, clbench: Call) -> None:
