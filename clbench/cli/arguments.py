@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -24,13 +24,9 @@ def argument(metavar: str, text: str, names: Callable[[], Iterable[str]] = tuple
     return typer.Argument(metavar=metavar, help=text, autocompletion=complete)
 
 
+suites = partial(packaged_files, "scenarios")
 Suite = Annotated[
-    str,
-    argument(
-        "SUITE",
-        "A packaged suite (clbench list suites) or a suite file.",
-        lambda: packaged_files("scenarios"),
-    ),
+    str, argument("SUITE", "A packaged suite (clbench list suites) or a suite file.", suites)
 ]
 
 

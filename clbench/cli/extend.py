@@ -148,11 +148,7 @@ def check(
     options: Annotated[RunOptions, Only("plugins model", model="tiny")],
     method: Annotated[
         str,
-        argument(
-            "METHOD",
-            "Baseline, registered method, baseline file or module:Class.",
-            lambda: packaged_files("baselines"),
-        ),
+        argument("METHOD", "Baseline, registered method, baseline file or module:Class."),
     ],
     set_: Annotated[list[str] | None, Option("Override a setting.", "KEY=VALUE")] = None,
 ) -> int:

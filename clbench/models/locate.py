@@ -76,6 +76,26 @@ def resolve(name: str, revision: str | None = None) -> Path | None:
     return folder
 
 
+def display_name(name: str, revision: str | None = None) -> str:
+    """Return the name of a model for readers, also of one that is given as a folder.
+
+    A folder in the hub's cache has the model's name on the hub; any other the name that its model
+    card declares (``model-index``, or a heading of one word), else that of the folder.
+    """
+    folder = resolve(name, revision)
+    if name in MODELS or folder is None:
+        return name
+    folder = folder.resolve()
+    if match := re.fullmatch(r"models--(.+)", folder.parent.parent.name):
+        return match[1].replace("--", "/")
+    with suppress(OSError):
+        card = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+        match = re.search(r"^(?:model-index:\n- name:|#) +(.+)$", card, re.MULTILINE)
+        if match and " " not in match[1].strip():
+            return match[1].strip()
+    return folder.name
+
+
 def local_folder(name: str, revision: str | None = None) -> Path:
     """Return the folder of a model on this machine, downloading a hub model if necessary.
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from clbench.core.errors import RunFolderError, join_names
 from clbench.figures.curves import ANNEALING
+from clbench.report.question import mark, paper_frame
 from clbench.results import score_tables
 from clbench.results.cell import CellResult, StageRecord, summarizer, without_extra_points
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
@@ -17,7 +18,7 @@ from clbench.results.published import compare_published
 from clbench.results.statistics import ALPHA, summarise
 from clbench.results.store import Cells, Store
 from clbench.suite.schema import FEWEST, Question
-from clbench.suite.scores import SCORES, Score
+from clbench.suite.scores import SCORE, SCORES, Score
 
 COSTS = {
     "train_seconds": ("train s", "seconds of training, without scoring"),
@@ -37,9 +38,10 @@ class Content:
 
     Tables by name: `scores` has a row for each cell, `means` for each method; `comparisons` are
     with the reference of the `question`, `overall` over all scenarios, `controls` with the
-    controls; `floors` has a row for each task, `fronts` one for each trade-off curve, `points` for
-    each of its points; `cards` has what a language model gained and lost, and `published` what
-    papers found. Points of sweeps are only in `cells`, `scores`, `fronts` and `points`.
+    controls; `paper` has texts for a paper's table; `floors` has a row for each task, `fronts` one
+    for each trade-off curve, `points` for each of its points; `cards` has what a language model
+    gained and lost, and `published` what papers found. Points of sweeps are only in `cells`,
+    `scores`, `fronts` and `points`.
     """
 
     question: Question
@@ -84,11 +86,15 @@ class Content:
                 answers.get((row["scenario"], row["method"], score), dict.fromkeys(FIELDS))
                 for score in self.question.scores
             ]
+            for answer in row["answers"]:
+                answer["mark"] = mark(answer["verdict"]) if answer["primary"] else ""
         return rows
 
     def scores(self) -> list[Score]:
-        """Return the scores that the table of scores shows."""
-        return score_tables.visible_scores(self.rows("means"), page=True)
+        """Return the scores of the table of scores, the question's first; cards have the others."""
+        asked = [SCORE[name] for name in self.question.scores]
+        others = score_tables.visible_scores(self.rows("means"), page=True)
+        return asked + [s for s in others if s not in asked and not (s.on_card and s.needs)]
 
     def costs(self) -> dict[str, tuple[str, str]]:
         """Return the costs that the table of scores shows, with title and meaning."""
@@ -147,10 +153,12 @@ def gather(
     """Return the tables and statistics of cells of these suites; see `comparisons_frame`."""
     main = without_extra_points(cells)
     published = [compare_published(name, cells) for name in dict.fromkeys(suites)]
+    comparisons = comparisons_frame(main, question, alpha)
     tables = {
         "scores": score_tables.scores_frame(cells, question.reference),
         "means": score_tables.summary(score_tables.scores_frame(main, question.reference)),
-        "comparisons": comparisons_frame(main, question, alpha),
+        "comparisons": comparisons,
+        "paper": paper_frame(comparisons, question),
         "overall": score_tables.overall_frame(main, question.reference, question.scores),
         "controls": controls_frame(main, question, alpha),
         "floors": floors_frame(main),

@@ -36,6 +36,7 @@ from clbench.report.content import (
     gather,
     read_runs,
 )
+from clbench.report.question import MARKS, NO_VERDICT, paper_note, pictures
 from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import SMOKE
@@ -59,6 +60,8 @@ _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
         "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+        "±": r"$\pm$", "−": "$-$", "▲": r"$\bigtriangleup$", "▼": r"$\bigtriangledown$",
+        "○": r"$\circ$",
     }
 )  # fmt: skip
 
@@ -265,18 +268,19 @@ def write_report(
     folder = Path(out) if out is not None else stores[0].out / "report"
     with as_folder_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    pictures: dict[str, dict[str, Any]] = {}
+    shifts: dict[str, dict[str, Any]] = {}
     for store in stores:
-        pictures = store.read_pictures() | pictures
+        shifts = store.read_pictures() | shifts
     questions = stores[0].questions()
-    drawings = draw_all(_figures(cells, pictures, questions[-1]), formats)
+    drawings = draw_all(_figures(cells, shifts, questions[-1]), formats)
     suites = [store.read_suite() for store in stores]
     seeds = _complete_seeds(cells, suites[0])
     names = list(dict.fromkeys(str(suite.get("name", "run")) for suite in suites))
     content = gather(cells, questions[-1], stores[0].alpha(len(seeds)), names)
     changed = "The question of this run changed after the run began."
+    smoke = SMOKE if any(cell.is_smoke for cell in cells) else ""
     notes = [
-        *([SMOKE] if any(cell.is_smoke for cell in cells) else []),
+        *filter(None, [smoke]),
         *notes,
         *([changed] if len(questions) > 1 else []),
         *([GROWN] if _has_grown(suites[0]) else []),
@@ -287,6 +291,10 @@ def write_report(
     for name, frame in content.tables.items():
         if len(frame) or name in ALWAYS:
             for file, text in table_files(name, frame).items():
+                if name == "paper" and not file.endswith(".csv"):
+                    note = paper_note(content.question, smoke)
+                    tex = file.endswith(".tex")
+                    text += f"% {note.translate(_LATEX)}\n" if tex else f"\n{note}\n"
                 write_atomically(folder / "tables" / file, text)
     page, controls = folder / "index.html", content.rows("controls")
     claims = {(r["scenario"], r["method"]) for r in controls if r["verdict"] != "no verdict"}
@@ -296,6 +304,8 @@ def write_report(
         notes=notes,
         title=" and ".join(names),
         content=content,
+        pictures=pictures(content.tables["comparisons"], content.question),
+        marks={**MARKS, "no verdict": NO_VERDICT},
         verdicts=list(_verdicts(content)),
         error_rates=[UNKNOWN]
         if stores[0].is_suite_damaged()

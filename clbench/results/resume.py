@@ -118,6 +118,7 @@ class _Suite(BaseModel):
     model_config = ConfigDict(extra="allow")
     name: str = ""
     description: str = ""
+    model_name: str = ""
     commands: list[list[str]] = []
     questions: list[Question] = []
     looks: list[Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]] = []

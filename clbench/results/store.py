@@ -111,6 +111,7 @@ class Store:
             If a file was written by a newer version.
         """
         suite = self.read_suite()
+        model = suite.get("model_name")  # cells of earlier versions may have a path
         names = [table.get("name", "") for table in suite.get("scenario", [])]
         position = {name: i for i, name in enumerate(names)}
 
@@ -125,6 +126,8 @@ class Store:
                 is_file = path.name in files
                 cell = _read_cell(path, None if is_file else packed[path.name])
                 if isinstance(cell, CellResult):
+                    if model:
+                        cell = cell.model_copy(update={"model": model})
                     content.cells.append(transform(cell) if transform else cell)
                     continue
                 moves = is_file and path.stem in set_aside

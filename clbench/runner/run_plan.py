@@ -21,6 +21,7 @@ from clbench.core.files import check_folder
 from clbench.core.user_code import GlobalState
 from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import METHODS
+from clbench.models.locate import display_name
 from clbench.results.cell import CellResult, plain
 from clbench.results.score_tables import scores_frame, to_csv
 from clbench.results.scores import scores_of
@@ -338,7 +339,7 @@ def _identity(cell: Cell) -> dict[str, Any]:
         "baseline": cell.baseline.name,
         "method": cell.baseline.method,
         "family": cell.baseline.family,
-        "model": cell.protocol.model,
+        "model": display_name(cell.protocol.model, cell.protocol.revision),
         "seed": cell.seed,
         "reference_of": cell.reference_of,
         "search": {} if cell.baseline.cost is None else cell.baseline.cost.to_table(),

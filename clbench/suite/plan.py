@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from clbench.core import errors
 from clbench.core.files import user_path
-from clbench.models.locate import declared_pooling, model_identity
+from clbench.models.locate import declared_pooling, display_name, model_identity
 from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
 from clbench.suite.options import RunOptions
@@ -122,6 +122,7 @@ class Plan:
             "name": file.name,
             "description": file.description,
             "commands": [list(self.command)],
+            "model_name": display_name(self.protocol.model, self.protocol.revision),
             "methods": [baseline.name for baseline in self.baselines],
             "seeds": list(dict.fromkeys(cell.seed for cell in self.cells)),
             "references": "all" if has_all else bool(alone),

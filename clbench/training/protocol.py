@@ -18,8 +18,11 @@ Fraction = Annotated[float, pydantic.Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, pydantic.Field(ge=0.0, lt=1.0)]
 BY_TASK = ("task_epochs", "task_steps", "task_batch_size", "task_metric")
 """Settings that are tables with one value for each task."""
-SMOKE_ROWS, SMOKE_SCORED, SMOKE_PER_CLASS = (40, 200), (20, 50), (2, 20)
-"""Fewest and most rows of a smoke run: to train on, to score on, and of limits for each class."""
+SMOKE_ROWS, SMOKE_SCORED = (
+    {"task": (40, 200), "class": (2, 20)},
+    {"task": (20, 50), "class": (2, 20)},
+)
+"""Fewest and most rows of a smoke run to train on and to score on, by what their limits count."""
 SMOKE_STEPS = 20
 """Most steps of a stage of a smoke run."""
 
@@ -216,17 +219,16 @@ class Protocol(pydantic.BaseModel):
     @property
     def limits(self) -> dict[str, Any]:
         """Arguments of `clbench.tasks.task.Task.limited`."""
-        by_class = self.limit_per == "class"
-        scored_by_class = (self.scored_limit_per or self.limit_per) == "class"
+        per, scored_per = self.limit_per, self.scored_limit_per or self.limit_per
         limit, scored = self.limit, self.scored_limit
         if self.smoke:
-            scored = _tenth(scored or limit, SMOKE_PER_CLASS if scored_by_class else SMOKE_SCORED)
-            limit = _tenth(limit, SMOKE_PER_CLASS if by_class else SMOKE_ROWS)
+            scored = _tenth(scored or limit, SMOKE_SCORED[scored_per])
+            limit = _tenth(limit, SMOKE_ROWS[per])
         return {
             "limit": limit,
             "scored": scored,
-            "by_class": by_class,
-            "scored_by_class": scored_by_class,
+            "by_class": per == "class",
+            "scored_by_class": scored_per == "class",
             "every_class": self.smoke,
             "seed": self.data_seed,
         }

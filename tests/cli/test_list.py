@@ -92,7 +92,6 @@ def test_lora_says_what_it_is(clbench: Call) -> None:
         ("clbench ru", {"run"}),
         ("clbench run --sm", {"--smoke"}),
         ("clbench run qu", {"quick"}),
-        ("clbench check lora-", {"lora-shared", "lora-task"}),
         ("clbench list s", {"suites", "scenarios", "shifts"}),
     ],
 )

@@ -19,7 +19,7 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-def run_script(page: Path, script: str, folder: Path) -> tuple[Any, list[str]]:
+def run_script(page: Path, script: str, folder: Path, width: int = 800) -> tuple[Any, list[str]]:
     """Return what `script`, the body of a function, returns in `page`, and the console's lines."""
     assert BROWSER is not None
     text = page.read_text(encoding="utf-8")
@@ -31,7 +31,8 @@ def run_script(page: Path, script: str, folder: Path) -> tuple[Any, list[str]]:
     copy = page.with_name("script.html")
     copy.write_text(text.replace("</body>", f"{harness}</body>"), encoding="utf-8")
     process = subprocess.run(
-        [BROWSER, *OPTIONS, f"--user-data-dir={folder}", "--dump-dom", copy.as_uri()],
+        [BROWSER, *OPTIONS, f"--user-data-dir={folder}", f"--window-size={width},600",
+         "--dump-dom", copy.as_uri()],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     match = re.search(r'<pre id="harness">(.*?)</pre>', process.stdout, re.DOTALL)

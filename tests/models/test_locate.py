@@ -65,6 +65,24 @@ def test_a_folder_is_used_in_place(original: Path, monkeypatch: pytest.MonkeyPat
     assert local_folder("bert") == Path("bert")
 
 
+def test_a_model_is_shown_by_its_name_wherever_it_lies(tmp_path: Path) -> None:
+    assert [locate.display_name(name) for name in ("tiny", "org/bert")] == ["tiny", "org/bert"]
+    folder = tmp_path / "my-bert"
+    folder.mkdir()
+    (tmp_path / "MODEL").symlink_to(folder)
+    assert locate.display_name(str(tmp_path / "MODEL")) == "my-bert"
+    for card, name in (
+        ("---\nlanguage: en\n---\n\n# all-MiniLM-L6-v2\nIt maps\n# Usage\n", "all-MiniLM-L6-v2"),
+        ("---\nmodel-index:\n- name: tuned-bert\n---\n# Model card\n", "tuned-bert"),
+        ("# Model Card for Model ID\n\n# Usage\n", "my-bert"),
+    ):
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        assert locate.display_name(str(folder)) == name
+    cached = tmp_path / "models--org--bert-2" / "snapshots" / COMMIT
+    cached.mkdir(parents=True)
+    assert locate.display_name(str(cached)) == "org/bert-2"
+
+
 def test_other_names_belong_to_hub_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("bert-base-uncased", "google/electra-small-discriminator"):

@@ -93,7 +93,7 @@ def test_tables_and_figures_lie_beside_the_page(run: Path) -> None:
     tables = {path.name for path in (run / "report/tables").iterdir()}
     assert tables == {
         f"{name}.{kind}"
-        for name in ("scores", "means", "comparisons", "overall")
+        for name in ("scores", "means", "comparisons", "overall", "paper")
         for kind in ("csv", "md", "tex")
     }
     figures = {path.name for path in (run / "report/figures").iterdir()}
@@ -104,6 +104,24 @@ def test_tables_and_figures_lie_beside_the_page(run: Path) -> None:
     ewc = back[(back["method"] == "ewc") & (back["score"] == "p_o")].set_index("scenario")
     assert ewc.loc["one", "difference"] == pytest.approx(0.053)
     assert ewc.loc["two", "pairs"] == 3
+
+
+def test_the_page_begins_with_its_question(run: Path) -> None:
+    text = page_of(run)
+    assert 0 < text.index('<div class="pictures">') < text.index("Better than vanilla")
+    picture = text[text.index('<div class="pictures">') : text.index("Better than vanilla")]
+    assert picture.count("<figcaption>") == 4  # two scenarios, two scores
+    assert 'role="img" aria-label="better">▲</b>' in picture
+    assert '<b class="better">▲ better</b>' in text
+    head = text[text.index('<table id="scores"') :].partition("</thead>")[0]
+    titles = re.findall(r"<th[^>]*>([^<]*)</th>", head)
+    asked = ["p_o", "p_o − vanilla", "p_s", "p_s − vanilla"]
+    assert titles[:7] == ["scenario", "method", *asked, "forgetting"]
+    cell = re.findall(r'<td class="n better"[^>]*>.*?</td>', text)[0]
+    assert '<span title="better">▲ +0.053</span>' in cell
+    for file in ("paper.md", "paper.tex"):
+        table = (run / "report" / "tables" / file).read_text(encoding="utf-8")
+        assert "by seed, with its interval" in table
 
 
 def test_details_hold_the_curves(run: Path) -> None:
@@ -295,10 +313,10 @@ def test_filters_and_sorting(run: Path, tmp_path: Path) -> None:
     const heads = [...document.querySelectorAll('#scores th')];
     const head = name => heads.find(h => h.textContent.trim() === name);
     head('p_o').querySelector('button').click();
-    result.up = rows().map(r => Number(r.cells[3].dataset.value));
+    result.up = rows().map(r => Number(r.cells[2].dataset.value));
     result.sort = head('p_o').getAttribute('aria-sort');
     head('p_o').querySelector('button').click();
-    result.down = rows().map(r => Number(r.cells[3].dataset.value));
+    result.down = rows().map(r => Number(r.cells[2].dataset.value));
     result.sort2 = head('p_o').getAttribute('aria-sort');
     head('method').querySelector('button').click();
     result.byMethod = rows().map(r => r.dataset.method);
@@ -338,6 +356,25 @@ def test_the_page_fits_wide_and_narrow_windows(
     assert pixels.shape == (height, width, 3)
     assert pixels.std() > 0.02
     assert pixels[:, -3:].mean() > 0.98  # nothing runs over the edge
+
+
+@needs_browser
+@pytest.mark.usefixtures("no_figures")
+def test_the_table_of_a_long_sequence_fits_a_window_of_1200_pixels(tmp_path: Path) -> None:
+    R = [[0.9, None, None], [0.8, 0.8, None], [0.7, 0.6, 0.9]]
+    search = {"trials": 3, "epochs": 9.0, "seconds": 5000.0}
+    folder = make_run(
+        tmp_path / "run", tasks=["a", "b", "c"], R=R, floors=[0.5] * 3, search=search,
+        training_memory_mb=1234.5,
+    )  # fmt: skip
+    write_report([folder])
+    script = """
+    const box = document.querySelector('#scores').parentElement;
+    return [innerWidth, box.scrollWidth - box.clientWidth, box.querySelectorAll('th').length];
+    """
+    result, _ = run_script(folder / "report/index.html", script, tmp_path / "profile", 1200)
+    assert result[:2] == [1200, 0]
+    assert result[2] >= 15
 
 
 def test_the_page_shows_control_characters_and_leaves_out_empty_columns(
