@@ -36,7 +36,7 @@ from clbench.report.content import (
     gather,
     read_runs,
 )
-from clbench.report.question import MARKS, NO_VERDICT, paper_note, pictures
+from clbench.report.question import MARKS, paper_note, pictures
 from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import SMOKE
@@ -305,7 +305,7 @@ def write_report(
         title=" and ".join(names),
         content=content,
         pictures=pictures(content.tables["comparisons"], content.question),
-        marks={**MARKS, "no verdict": NO_VERDICT},
+        marks=MARKS,
         verdicts=list(_verdicts(content)),
         error_rates=[UNKNOWN]
         if stores[0].is_suite_damaged()

@@ -7,14 +7,14 @@ import pandas as pd
 from clbench.suite.schema import MEAN, Question
 from clbench.suite.scores import SCORE
 
-MARKS = {"better": "▲", "worse": "▼", "equivalent": "=", "no difference shown": "○"}
+_VERDICTS = ("better", "worse", "equivalent", "no difference shown", "no verdict")
+MARKS = dict(zip(_VERDICTS, "▲▼=○?", strict=True))
 """Signs of the verdicts, for readers who see no colours."""
-NO_VERDICT = "?"
 
 
 def mark(verdict: object) -> str:
     """Return the sign of a verdict."""
-    return MARKS.get(str(verdict), NO_VERDICT)
+    return MARKS.get(str(verdict), MARKS["no verdict"])
 
 
 def pictures(comparisons: pd.DataFrame, question: Question) -> list[dict[str, Any]]:
@@ -26,7 +26,7 @@ def pictures(comparisons: pd.DataFrame, question: Question) -> list[dict[str, An
     table = comparisons[comparisons["primary"] & comparisons["difference"].notna()]
     ends = table[["difference", "difference_low", "difference_high"]].abs().max().max()
     end = 1.05 * max(0.0 if ends != ends else ends, question.margin)  # NaN without any row
-    panels: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    panels: dict[tuple[str, str], list[dict[Any, Any]]] = {}
     for row in table.to_dict("records"):
         sign = 1.0 if SCORE[row["score"]].higher_is_better else -1.0
         low, at, high = sorted(
@@ -71,13 +71,11 @@ def paper_frame(comparisons: pd.DataFrame, question: Question) -> pd.DataFrame:
 def paper_note(question: Question, smoke: str) -> str:
     """Return the note under the table for a paper."""
     signs = ", ".join(f"{sign} {verdict}" for verdict, sign in MARKS.items())
-    return (
-        f"{smoke} Mean ± standard deviation over seeds; difference from {question.reference}, seed "
-        f"by seed, with its interval. {signs}, {NO_VERDICT} no verdict."
-    ).strip()
+    differences = f"difference from {question.reference}, seed by seed, with its interval"
+    return f"{smoke} Mean ± standard deviation over seeds; {differences}. {signs}.".strip()
 
 
-def _difference(row: dict[str, Any]) -> str:
+def _difference(row: dict[Any, Any]) -> str:
     """Return a difference with its interval and verdict, with true minus signs."""
     numbers = [row[name] for name in ("difference", "difference_low", "difference_high")]
     at, *ends = ("" if n != n else f"{round(n, 3) + 0.0:+.3f}".replace("-", "−") for n in numbers)
