@@ -265,12 +265,12 @@ class Auditor:
         needed = changes.items_needed(1.0, change, ALPHA / (1 + len(own) + sum(own)))
         share, words = len(fewest.rows) / needed, "suffice"
         if share < UNRELATED:
-            words = (
-                f"suffice if at most {share:.0%} of them flip" if share > change else "are too few"
-            )
+            words = "are too few"
+            if share > change:
+                words = f"suffice if at most {100 * share:.0f} % of them flip"
             words += f"; {math.ceil(UNRELATED * needed):,} suffice in any case"
         begin = f"{named('detect', change)}: {len(fewest.rows)} rows of {fewest.name}"
-        return f"{begin} {words} ({POWER:.0%} power)."
+        return f"{begin} {words} ({100 * POWER:.0f} % power)."
 
     def look(self, model: AuditedModel) -> Observation:
         """Return what a model predicts."""

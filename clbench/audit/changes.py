@@ -127,7 +127,6 @@ class Flips:
     @property
     def p(self) -> float:
         """Exact two-sided p of McNemar's test: flips go either way with probability ½."""
-
         flips, fewer = self.lost + self.gained, min(self.lost, self.gained)
         return min(1.0, 2.0 * float(bdtr(fewer, flips, 0.5))) if flips else 1.0
 
@@ -160,7 +159,6 @@ def tango(gained: int, lost: int, n: int, level: float) -> Bounds:
     Tango (1998), section 3: the values δ for which the statistic below lies within the normal
     quantiles; its variance is the restricted maximum-likelihood estimate under δ.
     """
-
     quantile = float(ndtri((1.0 + level) / 2))
 
     def statistic(delta: float) -> float:
@@ -189,7 +187,6 @@ def mean_change(base: Floats, tuned: Floats) -> Sample:
 
     The test is a paired t test. Differences that are all 0 have an interval of width 0.
     """
-
     differences = tuned - base
     n, mean, variance = len(differences), float(differences.mean()), float(differences.var(ddof=1))
     error = math.sqrt(variance / n)

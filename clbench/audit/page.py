@@ -22,7 +22,6 @@ from clbench.models.checkpoint import quiet
 from clbench.report.files import FORMATS, draw_all, render, write_figure
 
 FILE = "audit.json"
-FIGURES = ("changes", "layers")
 
 
 def default_folder(base: str, tuned: Sequence[str], identity: str) -> Path:
@@ -38,13 +37,14 @@ def check_folder(out: Path, identity: str) -> None:
     Raises
     ------
     RunFolderError
-        If it cannot be made or written, or holds another audit, or files that no audit wrote.
+        If it cannot be made or written, or another audit or the user wrote a file in it.
     """
     files.check_folder(out)
     found: Any = {}
     with suppress(OSError, ValueError):
         found = json.loads(files.read_file(out / FILE))
-    written = (FILE, "index.html", *(f"figures/{n}.{f}" for n in FIGURES for f in FORMATS))
+    figures = (f"figures/{name}.{kind}" for name in ("changes", "layers") for kind in FORMATS)
+    written = (FILE, "index.html", *figures)
     other = next((f"a file {file}" for file in written if (out / file).exists()), None)
     if isinstance(found, dict) and found.get("format") == FORMAT:
         if found.get("identity") == identity:
@@ -66,8 +66,8 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
     check_folder(out, audit.identity)
     write_atomically(out / FILE, json.dumps(audit.to_json(), indent=1) + "\n")
     drawn = [
-        (FIGURES[0], "What changed", draw_changes(audit)),
-        (FIGURES[1], "Where it moved", draw_layers(audit)),
+        ("changes", "What changed", draw_changes(audit)),
+        ("layers", "Where it moved", draw_layers(audit)),
     ]
     page = render(
         "audit.html",
@@ -127,21 +127,19 @@ REMEDY = (
 """From the README: ten seeds, differences from plain fine-tuning."""
 
 
-VERDICTS = {
-    "forgot": "forgot something in {}",
-    "unclear": "no loss in {} is shown, but some changes are unclear",
-    "gained": "no loss in {} is shown, and a gain is",
-    "kept": "all changes in {} are within the margin",
-}
-
-
 def headline(model: ModelAudit, base: str) -> str:
     """Return the verdict on what a model is used for in one line, and the words of the rest."""
     if model.comparison.identical:
         return f"{printable(model.name)} has the same weights as {printable(base)}"
     (part, word), *rest = model.comparison.words.items()
+    verdicts = {
+        "forgot": f"forgot something in {part}",
+        "unclear": f"no loss in {part} is shown, but some changes are unclear",
+        "gained": f"no loss in {part} is shown, and a gain is",
+        "kept": f"all changes in {part} are within the margin",
+    }
     others = "".join(f"; {name}: {each}" for name, each in rest)
-    return f"{printable(model.name)}: {VERDICTS[word].format(part)}{others}"
+    return f"{printable(model.name)}: {verdicts[word]}{others}"
 
 
 def explanation(audit: Audit) -> list[str]:
@@ -193,8 +191,8 @@ def draw_changes(audit: Audit) -> Figure:
     return style.captioned(
         figure,
         f"Change from {audit.base}, by probes of the features where no part is named; left of 0 is "
-        "worse. All intervals of a model hold jointly at 95 %. Filled marks: a "
-        f"loss or gain is shown. Changes inside the grey band, ±{margin:g}, do not matter.",
+        "worse. All intervals of a model hold jointly at 95 %. Filled marks: a loss or gain is "
+        f"shown. Changes inside the grey band, ±{margin:g}, do not matter.",
     )
 
 

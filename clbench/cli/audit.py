@@ -89,8 +89,8 @@ def audit(
     from clbench.audit import page as pages
     from clbench.audit.items import DEFAULT_TASKS
 
-    gates = [parse_condition(text) for text in fail_if or ()]
-    gates += [parse_requirement(text) for text in require or ()]
+    conditions = [parse_condition(text) for text in fail_if or ()]
+    gates = [*conditions, *(parse_requirement(text) for text in require or ())]
     load_plugins(options.plugins)
     chosen = tuple(tasks or DEFAULT_TASKS)
     settings: Any = dict(  # noqa: C408
@@ -188,7 +188,7 @@ def mend(
     return 0
 
 
-def parse_condition(text: str) -> tuple[str, float | None]:
+def parse_condition(text: str) -> tuple[str, float]:
     """Return part and number of a condition such as ``features:-0.02``.
 
     Raises
@@ -209,11 +209,11 @@ def parse_condition(text: str) -> tuple[str, float | None]:
     )
 
 
-def parse_requirement(text: str) -> tuple[str, float | None]:
+def parse_requirement(text: str) -> tuple[str, None]:
     """Return the part of a requirement such as ``features:kept``, empty for ``kept``, and None."""
-    part, _, word = f":{text}".replace(" ", "").rpartition(":")
-    if word == "kept" and part in ("", *(f":{each}" for each in PARTS)):
-        return part[1:], None
+    for part in ("", *PARTS):
+        if text.replace(" ", "") == f"{part}:kept".lstrip(":"):
+            return part, None
     raise SettingsError(
         f"--require {text!r}: must be kept or PART:kept. PART is one of {', '.join(PARTS)}."
     )
@@ -227,11 +227,9 @@ def failures(audit: "Audit", part: str, least: float | None) -> Iterator[str]:
     gate = f"--fail-if {part}:{least:g}" if least else f"--require {part}:kept".replace(" :", " ")
     for model in audit.models:
         for each in model.comparison.measures:
-            change = each.change
-            fails = change.word not in ("kept", "gained")
-            if least is not None:
-                fails = change.difference < least and change.high < 0
-            if fails and part in ("", each.part):
+            change, is_in = each.change, part in ("", each.part)
+            is_lost = least is not None and change.difference < least and change.high < 0
+            if is_in and (is_lost if least else change.word not in ("kept", "gained")):
                 name = printable(model.name)
                 yield f"{gate}: {name} fails on {each.title}, {change.word}: {each}."
 

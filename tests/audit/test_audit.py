@@ -250,7 +250,8 @@ def test_requirements_are_of_a_part_or_of_all() -> None:
 
 def test_what_is_unclear_is_not_kept(damaged: Audit) -> None:
     (model,) = damaged.models
-    unclear = replace(model.comparison.language.change, verdict="no difference shown")
+    loss = model.comparison.language.change
+    unclear = replace(loss, high=0.1, verdict="no difference shown")
     language = replace(model.comparison.language, change=unclear)
     better = replace(unclear, verdict="better")
     tasks = tuple(replace(task, change=better) for task in model.comparison.tasks)
@@ -403,7 +404,9 @@ def test_models_of_other_sizes_are_refused_before_the_work(
     options |= {"tasks": ["synthetic/sentiment"]} if verb is audit else {}
     tuned: Any = [str(folder)] if verb is audit else str(folder)
     keep: Any = (
-        {} if verb is audit else {"keep": ["synthetic/sentiment"], "learn": "synthetic/length"}
+        {}
+        if verb is audit
+        else {"keep": ["synthetic/sentiment"], "learn": "synthetic/acceptability"}
     )
     with pytest.raises(ClbenchError, match="Give the base model that it was tuned from") as caught:
         verb("tiny", tuned, **options, **keep)
