@@ -1,12 +1,24 @@
-"""Count how often an audit errs, with pairs of models that differ by noise alone.
+"""Simulate how often an audit errs, and count false alarms between models that differ by noise.
 
-    python benchmarks/audit.py [--pairs 200] [--noise 0.01]
+    python benchmarks/audit.py [--draws 1000] [--table results/verdicts/audit.csv]
+    python benchmarks/audit.py --pairs 200 [--noise 0.01]
 
-Both models of a pair are the built-in one with independent normal noise in every weight, of a
-standard deviation that is a share of the weight tensor's own: no model is better than the other by
-design. Prints the share of pairs with each verdict, and the share of false alarms (forgot or
-gained), which should be at most 0.05. Language is judged on the built-in corpus, features on three
-built-in tasks of 300 rows.
+The first draws families of changes whose truth is known: flips of tasks, and losses of 300 texts
+with skewed noise. For each kind of truth, number of tasks, rows and share of flips, it prints the
+share of families whose intervals all hold the truth, with a false *forgot* or *gained*, with a
+false *kept*, and with any false word; then the share of true losses and gains beyond the margin
+that are said, and of changes truly within it that are called *kept*. `clbench.audit.changes.judge`
+is compared with intervals at the levels of Holm's procedure (1979). The kinds of truth:
+
+    none    nothing changed
+    margin  every change is just beyond the margin: a *kept* is false
+    mixed   a third did not change, a third is just beyond the margin either way, a third lost 0.1
+
+The second audits pairs of models. Both of a pair are the built-in one with independent normal noise
+in every weight, of a standard deviation that is a share of the weight tensor's own: no model is
+better than the other by design. It prints the share of pairs with a false alarm (forgot or gained),
+which should be at most 0.05. Language is judged on the built-in corpus, features on three built-in
+tasks of 300 rows.
 """
 
 from __future__ import annotations
@@ -15,12 +27,137 @@ import argparse
 import copy
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from clbench.audit.audit import MARGIN, TEXTS, Auditor
+from clbench.audit.changes import Flips, Sample, judge, mean_change
 from clbench.audit.items import DEFAULT_TASKS, LanguageLoss, load_items
 from clbench.audit.models import AuditedModel, load_base
+from clbench.results.statistics import ALPHA
+
+TASKS, ROWS, SHARES = (3, 6, 10), (500, 2000, 10_000), (0.04, 0.15)
+TRUTHS = ("none", "margin", "mixed")
+FIELDS = ("truth", "tasks", "rows", "flips", "levels")
+RESULTS = ("coverage", "false_forgot_or_gained", "false_kept", "false", "said", "kept")
+NEAR = MARGIN + 0.0001
+"""A true change just beyond the margin."""
+Judge = Callable[[Mapping[int, Sample]], Sequence[tuple[float, float, str]]]
+
+
+def truth_of(kind: str, tasks: int) -> np.ndarray:
+    """Return the true changes of the tasks, and that of language at the end."""
+    changes = {"none": [0.0], "margin": [-NEAR], "mixed": [0.0, -NEAR, -0.1, 0.0, NEAR, -0.1]}
+    return np.resize(changes[kind], tasks + 1)
+
+
+interval = cache(Flips.interval)
+
+
+def draw(truth: np.ndarray, rows: int, flips: float, rng: np.random.Generator) -> list[Sample]:
+    """Return a family of samples."""
+    samples = []
+    for change in truth[:-1]:
+        share = max(flips, abs(change))  # at least as many flip as change
+        lost, gained = (share - change) / 2, (share + change) / 2
+        b, c, _ = rng.multinomial(rows, [lost, gained, 1.0 - lost - gained])
+        both = Flips(int(b), int(c), rows)
+        plain = both.sample()
+        samples.append(Sample(plain.difference, plain.p, lambda level, f=both: interval(f, level)))
+    noise = 0.15 * (rng.exponential(size=TEXTS) - 1.0)
+    return [*samples, mean_change(np.zeros(TEXTS), truth[-1] + noise)]
+
+
+def of_package(samples: Mapping[int, Sample]) -> list[tuple[float, float, str]]:
+    """Judge as an audit does."""
+    return [(c.low, c.high, c.word) for c in judge(samples, MARGIN).values()]
+
+
+def at_holms_levels(samples: Mapping[int, Sample]) -> list[tuple[float, float, str]]:
+    """Judge by intervals of the level of the step of Holm's procedure at which a test is judged."""
+    judged: dict[int, tuple[float, float, str]] = {}
+    rate, judged_all = 0.0, True
+    for rank, i in enumerate(sorted(samples, key=lambda i: samples[i].p)):
+        if judged_all:
+            rate = ALPHA / (len(samples) - rank)
+        low, high = samples[i].interval(1.0 - rate)
+        judged_all = samples[i].p < rate
+        judged[i] = low, high, word(low, high)
+    return [judged[i] for i in samples]
+
+
+def word(low: float, high: float) -> str:
+    """Return the word of an interval."""
+    if low > -MARGIN and high < MARGIN:
+        return "kept"
+    return "forgot" if high < 0 else "gained" if low > 0 else "unclear"
+
+
+LEVELS: dict[str, Judge] = {"clbench": of_package, "Holm's": at_holms_levels}
+
+
+def is_false(said: str, true: float) -> bool:
+    """Whether a word is false of a true change."""
+    return (
+        (said == "forgot" and true >= 0)
+        or (said == "gained" and true <= 0)
+        or (said == "kept" and abs(true) >= MARGIN)
+    )
+
+
+def simulate(
+    truth: np.ndarray, rows: int, flips: float, draws: int, rng: np.random.Generator
+) -> dict[str, list[float]]:
+    """Return `RESULTS` by levels; NaN for what no change of this kind of truth can be."""
+    counts = {levels: np.zeros(len(RESULTS)) for levels in LEVELS}
+    beyond, within = np.abs(truth) > MARGIN, np.abs(truth) < MARGIN
+    for _ in range(draws):
+        samples = dict(enumerate(draw(truth, rows, flips, rng)))
+        for levels, how in LEVELS.items():
+            judged = how(samples)
+            covers = all(low <= t <= high for (low, high, _), t in zip(judged, truth, strict=True))
+            false = {w for (_, _, w), t in zip(judged, truth, strict=True) if is_false(w, t)}
+            words = np.array([w for _, _, w in judged])
+            right = (words == np.where(truth < 0, "forgot", "gained"))[beyond]
+            counts[levels] += (
+                covers,
+                bool(false - {"kept"}),
+                "kept" in false,
+                bool(false),
+                right.mean() if beyond.any() else np.nan,
+                (words[within] == "kept").mean() if within.any() else np.nan,
+            )
+    return {levels: list(values / draws) for levels, values in counts.items()}
+
+
+def errors(draws: int, table: Path | None) -> None:
+    """Print the results of all kinds of families, and write them into a table."""
+    lines = [",".join((*FIELDS, *RESULTS))]
+    worst: dict[str, list[float]] = {levels: [1.0, 0.0, 0.0, 0.0] for levels in LEVELS}
+    for kind in TRUTHS:
+        for tasks in TASKS:
+            for rows in ROWS:
+                for flips in SHARES:
+                    rng = np.random.default_rng([TRUTHS.index(kind), tasks, rows])
+                    found = simulate(truth_of(kind, tasks), rows, flips, draws, rng)
+                    interval.cache_clear()
+                    for levels, values in found.items():
+                        numbers = ["" if np.isnan(v) else f"{v:.4f}" for v in values]
+                        case = [kind, str(tasks), str(rows), f"{flips:g}", levels]
+                        lines.append(",".join((*case, *numbers)))
+                        print(lines[-1], flush=True)
+                        least, most = min(worst[levels][0], values[0]), values[1:4]
+                        rest = map(max, worst[levels][1:], most)
+                        worst[levels] = [least, *rest]
+    for levels, values in worst.items():
+        text = ", ".join(f"{n} {v:.3f}" for n, v in zip(RESULTS, values, strict=False))
+        print(f"worst at {levels} levels: {text}")
+    if table:
+        table.write_text("\n".join(lines) + "\n")
 
 
 def noisy(base: AuditedModel, noise: float, seed: int) -> AuditedModel:
@@ -34,30 +171,41 @@ def noisy(base: AuditedModel, noise: float, seed: int) -> AuditedModel:
     return AuditedModel(f"noise {seed}", model, base.tokenizer, base.head)
 
 
-def main() -> None:
-    """Audit the pairs and print the shares."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=200)
-    parser.add_argument("--noise", type=float, default=0.01, help="share of a tensor's own spread")
-    parser.add_argument("--rows", type=int, default=300, help="rows of each task")
-    arguments = parser.parse_args()
+def alarms(pairs: int, noise: float, rows: int) -> None:
+    """Audit pairs of models and print the shares."""
     base, device = load_base("tiny"), torch.device("cpu")
-    items = load_items(DEFAULT_TASKS[:3], data=None, rows=arguments.rows)
+    items = load_items(DEFAULT_TASKS[:3], data=None, rows=rows)
     loss = LanguageLoss(base, "built-in", TEXTS, 0, device)
     auditor = Auditor(base, items, loss, device, MARGIN, False, lambda text: None)
     words: Counter[str] = Counter()
-    alarms, flips, start = 0, 0, time.perf_counter()
-    for pair in range(arguments.pairs):
-        one, two = (noisy(base, arguments.noise, 2 * pair + i) for i in range(2))
+    false, flips, start = 0, 0, time.perf_counter()
+    for pair in range(pairs):
+        one, two = (noisy(base, noise, 2 * pair + i) for i in range(2))
         comparison = auditor.compare(auditor.look(one), auditor.look(two))
-        words.update(change.word for change in comparison.changes)
-        alarms += any(change.word in ("forgot", "gained") for change in comparison.changes)
+        found = [each.change.word for each in comparison.measures]
+        words.update(found)
+        false += not {"forgot", "gained"}.isdisjoint(found)
         flips += sum(task.flips.lost + task.flips.gained for task in comparison.tasks)
-    print(f"{arguments.pairs} pairs, noise {arguments.noise:g}, {arguments.rows} rows")
-    print(f"pairs with a false alarm  {alarms}  share {alarms / arguments.pairs:.3f}")
+    print(f"{pairs} pairs, noise {noise:g}, {rows} rows")
+    print(f"pairs with a false alarm  {false}  share {false / pairs:.3f}")
     print(f"words of all changes      {dict(words)}")
-    print(f"flips per task            {flips / arguments.pairs / len(items):.1f}")
-    print(f"seconds per pair          {(time.perf_counter() - start) / arguments.pairs:.1f}")
+    print(f"flips per task            {flips / pairs / len(items):.1f}")
+    print(f"seconds per pair          {(time.perf_counter() - start) / pairs:.1f}")
+
+
+def main() -> None:
+    """Simulate families, or audit pairs of models."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--table", type=Path, help="also write the results into this file")
+    parser.add_argument("--pairs", type=int, help="audit that many pairs of models instead")
+    parser.add_argument("--noise", type=float, default=0.01, help="share of a tensor's own spread")
+    parser.add_argument("--rows", type=int, default=300, help="rows of each task of the pairs")
+    arguments = parser.parse_args()
+    if arguments.pairs:
+        alarms(arguments.pairs, arguments.noise, arguments.rows)
+    else:
+        errors(arguments.draws, arguments.table)
 
 
 if __name__ == "__main__":

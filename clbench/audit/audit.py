@@ -1,5 +1,7 @@
 """Audit tuned models against their base: language, features, behaviour, and where they moved."""
 
+import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -9,10 +11,11 @@ from typing import Any
 import torch
 
 from clbench.audit import changes, items
-from clbench.audit.models import AuditedModel, HeadKind, digest_of, load_base, load_tuned
+from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
 from clbench.audit.weights import TUNED, Drift, Mixer, drift, groups_of
 from clbench.core.errors import SettingsError, named
-from clbench.models.locate import resolve
+from clbench.core.files import digest
+from clbench.results.statistics import ALPHA, POWER
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
 
@@ -20,12 +23,14 @@ TEXTS = 300
 """Held-out texts of the language loss."""
 DRIFT_TEXTS = 200
 """Texts on which hidden states are compared."""
+UNRELATED = 0.5
+"""Share of items that flip between two unrelated models of accuracy ½."""
 MOST_SHOWN = 20
 """Flipped items of each kind that are kept to be read."""
 MARGIN = 0.02
 """Largest change that does not matter, in accuracy and in nats."""
 LANGUAGE = "language"
-SCHEMA = 1
+FORMAT, SCHEMA = "clbench-audit", 1
 
 Key = tuple[items.Part, str]
 
@@ -84,6 +89,8 @@ class Audit:
     ----------
     settings
         What decided the result besides the models.
+    identity
+        As `identify` returns it.
     """
 
     base: str
@@ -91,12 +98,14 @@ class Audit:
     between: tuple[Between, ...]
     settings: dict[str, Any]
     notes: tuple[str, ...] = ()
+    identity: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``audit.json``."""
         return {
-            "format": "clbench-audit",
+            "format": FORMAT,
             "schema_version": SCHEMA,
+            "identity": self.identity,
             "base": self.base,
             "settings": self.settings,
             "models": [model.to_json() for model in self.models],
@@ -108,6 +117,23 @@ class Audit:
         }
 
 
+def identify(base: str, tuned: Sequence[str], seed: int = 0, **settings: object) -> str:
+    """Return a digest of what makes two audits the same: the models' contents, and settings.
+
+    Raises a ClbenchError if no tuned model is given, one is given twice, or one is not found.
+    """
+    if not tuned:
+        raise SettingsError("there is no tuned model to audit. Name at least one.")
+    names: dict[str, str] = {}
+    for name in tuned:
+        if (content := json.dumps(identity(name))) in names:
+            twice = f"twice, first as {names[content]!r}"
+            raise SettingsError(f"model {name!r} is given {twice}. Name each tuned model once.")
+        names[content] = name
+    key = [identity(base), [*names], seed, settings]
+    return digest(json.dumps(key, sort_keys=True, default=str))
+
+
 def audit(
     base: str,
     tuned: Sequence[str],
@@ -116,11 +142,14 @@ def audit(
     data: str | Path | None = None,
     corpus: str = "built-in",
     rows: int = 500,
+    texts: int = TEXTS,
     margin: float = MARGIN,
+    detect: float | None = None,
     localise: bool = False,
     device: str = "auto",
     seed: int = 0,
     tell: Callable[[str], None] = lambda text: None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Audit:
     """Return what tuned models lost of their base model.
 
@@ -134,10 +163,13 @@ def audit(
         Folder with copies of hub repositories, such as ``data/glue``.
     corpus
         ``built-in``, ``wiki40b/en``, or a file with one text per line, of which a tenth is read.
-    rows
-        Most rows of each task.
+    rows, texts
+        Most rows of each task, and held-out texts of the language loss.
     margin
         Largest change that does not matter, in accuracy and in nats.
+    detect
+        Smallest change of accuracy worth detecting: `note` gets a line, before the scoring, on
+        whether the rows suffice.
     localise
         Whether to restore the base model's weights in one group of layers at a time, and score
         again.
@@ -145,8 +177,8 @@ def audit(
         ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
     seed
         Seed of rows, folds and masks.
-    tell
-        Called with a line on what is being done.
+    tell, note
+        Called with a line on what is being done, and with one to keep.
 
     Raises
     ------
@@ -154,16 +186,11 @@ def audit(
         If a model cannot be loaded safely or is not of the base model's kind, a task cannot be
         probed, or the corpus is too short; all of it before any long work.
     """
-    if not tuned:
-        raise SettingsError("there is no tuned model to audit. Name at least one.")
-    folders = [resolve(name) or name for name in tuned]
-    for name, folder in zip(tuned, folders, strict=True):
-        if folders.count(folder) > 1:
-            raise SettingsError(f"model {name!r} is given twice. Name each tuned model once.")
-    if not 0.0 < margin < 1.0:
-        raise SettingsError(
-            f"{named('margin', margin)}: must be between 0 and 1, such as {MARGIN}."
-        )
+    settings = {"rows": rows, "texts": texts, "margin": margin}
+    key = identify(base, tuned, seed, tasks=tuple(tasks), data=data, corpus=corpus, **settings)
+    for name, value in (("margin", margin), ("detect", detect)):
+        if value is not None and not 0.0 < value < 1.0:
+            raise SettingsError(f"{named(name, value)}: must be between 0 and 1, such as {MARGIN}.")
     where = resolve_device(device)
     corpus = resolve_corpus(corpus, Path.cwd(), named("corpus"))
     probed = items.load_items(tasks, data=data, rows=rows, seed=seed)
@@ -171,17 +198,21 @@ def audit(
     first = load_base(base)
     models = [load_tuned(name, first) for name in tuned]
     tell("preparing texts")
-    loss = items.LanguageLoss(first, corpus, TEXTS, seed, where)
+    loss = items.LanguageLoss(first, corpus, texts, seed, where)
     auditor = Auditor(first, probed, loss, where, margin, tuple(tasks) != items.DEFAULT_TASKS, tell)
-    texts = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
+    if detect is not None:
+        note(auditor.plan(detect))
+    compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
     before, *afters = [auditor.look(model) for model in (first, *models)]
     audits = []
     for model, after in zip(models, afters, strict=True):
         tell(f"{model.name}: weights and hidden states")
-        layers = drift(first, model, texts, where)
+        layers = drift(first, model, compared, where)
         regained = tuple(auditor.put_back(model, after)) if localise else ()
         comparison = auditor.compare(before, after)
         notes = (*first.notes, *model.notes, *auditor.without_behaviour(model, comparison))
+        if before.weights["features"] == after.weights["features"] and not comparison.identical:
+            notes = (*notes, "All weights below the head are the base model's.")
         audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes))
     pairs = zip(combinations(models, 2), combinations(afters, 2), strict=True)
     return Audit(
@@ -190,9 +221,8 @@ def audit(
         tuple(Between(one.name, two.name, auditor.compare(*pair)) for (one, two), pair in pairs),
         {
             "tasks": [each.name for each in probed],
-            "rows": rows,
             "corpus": corpus_name(corpus),
-            "margin": margin,
+            **settings,
             "seed": seed,
         },
         tuple(
@@ -201,6 +231,7 @@ def audit(
             for each in probed
             if each.training
         ),
+        key,
     )
 
 
@@ -226,6 +257,20 @@ class Auditor:
     generic: bool
     """Whether a head without names of classes has those of a task of as many."""
     tell: Callable[[str], None]
+
+    def plan(self, change: float) -> str:
+        """Return whether the rows show a change of accuracy; that depends on how many flip."""
+        own = [items.has_head_for(self.base, each, generic=self.generic) for each in self.tasks]
+        fewest = min(self.tasks, key=lambda each: len(each.rows))
+        needed = changes.items_needed(1.0, change, ALPHA / (1 + len(own) + sum(own)))
+        share, words = len(fewest.rows) / needed, "suffice"
+        if share < UNRELATED:
+            words = "are too few"
+            if share > change:
+                words = f"suffice if at most {100 * share:.0f} % of them flip"
+            words += f"; {math.ceil(UNRELATED * needed):,} suffice in any case"
+        begin = f"{named('detect', change)}: {len(fewest.rows)} rows of {fewest.name}"
+        return f"{begin} {words} ({100 * POWER:.0f} % power)."
 
     def look(self, model: AuditedModel) -> Observation:
         """Return what a model predicts."""
@@ -264,6 +309,7 @@ class Auditor:
                 float(before.losses.mean()),
                 float(after.losses.mean()),
                 judged[LANGUAGE],
+                self.loss.title,
             ),
             tuple(
                 changes.TaskChange(
@@ -278,6 +324,7 @@ class Auditor:
                 )
                 for part, name in right
             ),
+            before.weights == after.weights,
         )
 
     def without_behaviour(

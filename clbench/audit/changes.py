@@ -1,7 +1,9 @@
 """Changes between two models on the same items: tests, intervals, and the verdicts on them.
 
-The tests of one pair of models are a family, corrected after Holm (1979). The interval of a change
-has the level of its step in Holm's procedure, so it excludes 0 exactly where the test rejects.
+The k changes between two models are a family. Their intervals have the level 1 − α/k (Bonferroni;
+Dunn 1961, Journal of the American Statistical Association 56), so they hold jointly at 1 − α or
+more, and so do all verdicts, which are read off them: the interval of a false one misses the truth.
+`benchmarks/audit.py` simulates the errors.
 """
 
 import math
@@ -13,10 +15,12 @@ from scipy.optimize import brentq
 from scipy.special import bdtr, betaincinv, ndtri, stdtr, stdtrit
 
 from clbench.audit.items import Bools, Floats, Part
-from clbench.results.statistics import ALPHA, AUDIT_WORDS, Verdict, Word
+from clbench.results.statistics import ALPHA, AUDIT_WORDS, POWER, Verdict, Word
 
 Bounds = tuple[float, float]
 Key = TypeVar("Key", bound=Hashable)
+PARTS = ("behaviour", "features", "language")
+"""What a model is used for comes first."""
 LOSSES_FIRST: Sequence[Verdict] = ("worse", "no difference shown", "better", "equivalent")
 LEAST_ABOVE = 0.05
 """Least accuracy above chance of which a share is taken: those of less are noise."""
@@ -34,11 +38,14 @@ class Sample:
         Two-sided p of this change alone.
     interval
         Function from a level to the bounds of the difference.
+    variance
+        That of the difference of one item.
     """
 
     difference: float
     p: float
     interval: Callable[[float], Bounds]
+    variance: float = 0.0
 
 
 UNCHANGED = Sample(0.0, 1.0, lambda level: (0.0, 0.0))
@@ -54,12 +61,14 @@ class Change:
     difference, low, high
         Tuned minus base, below 0 is worse, and its interval.
     level
-        Level of the interval.
-    p, p_holm
-        Two-sided p of this change alone, and corrected for the family.
+        Level of the interval; all intervals of a family hold jointly at 1 − its error rate.
+    p, p_family
+        Two-sided p of this change alone, and corrected for the family (Bonferroni).
     verdict
         ``equivalent`` if the interval lies within the margin; else ``worse`` or ``better`` if it
         excludes 0; else ``no difference shown``.
+    items_needed
+        About how many items would end ``no difference shown`` if the change is truly as observed.
     """
 
     difference: float
@@ -67,8 +76,9 @@ class Change:
     high: float
     level: float
     p: float
-    p_holm: float
+    p_family: float
     verdict: Verdict
+    items_needed: int | None = None
 
     @property
     def word(self) -> Word:
@@ -79,11 +89,18 @@ class Change:
         values = (round(v, 3) + 0.0 for v in (self.difference, self.low, self.high))
         return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*values)
 
+    def remedy(self, kind: str) -> str:
+        """Return how many items would settle a change that is unclear, in words; else nothing."""
+        if self.items_needed is None:
+            return ""
+        return f"; settled by about {float(f'{self.items_needed:.2g}'):,.0f} {kind}"
+
     def to_json(self, key: str = "verdict") -> dict[str, Any]:
         """Return plain values, with the audit's word under `key`."""
         values = asdict(self)
         values.pop("verdict")
-        return {**values, key: self.word}
+        # Readers of earlier versions know the corrected p as p_holm.
+        return {**values, "p_holm": self.p_family, key: self.word}
 
 
 @dataclass(frozen=True)
@@ -110,7 +127,6 @@ class Flips:
     @property
     def p(self) -> float:
         """Exact two-sided p of McNemar's test: flips go either way with probability ½."""
-
         flips, fewer = self.lost + self.gained, min(self.lost, self.gained)
         return min(1.0, 2.0 * float(bdtr(fewer, flips, 0.5))) if flips else 1.0
 
@@ -133,7 +149,8 @@ class Flips:
 
     def sample(self) -> Sample:
         """Return the change to judge."""
-        return Sample((self.gained - self.lost) / self.n, self.p, self.interval)
+        difference, variance = self.gained - self.lost, max(self.gained + self.lost, 1) / self.n
+        return Sample(difference / self.n, self.p, self.interval, variance)
 
 
 def tango(gained: int, lost: int, n: int, level: float) -> Bounds:
@@ -142,7 +159,6 @@ def tango(gained: int, lost: int, n: int, level: float) -> Bounds:
     Tango (1998), section 3: the values δ for which the statistic below lies within the normal
     quantiles; its variance is the restricted maximum-likelihood estimate under δ.
     """
-
     quantile = float(ndtri((1.0 + level) / 2))
 
     def statistic(delta: float) -> float:
@@ -171,10 +187,9 @@ def mean_change(base: Floats, tuned: Floats) -> Sample:
 
     The test is a paired t test. Differences that are all 0 have an interval of width 0.
     """
-
     differences = tuned - base
-    n, mean = len(differences), float(differences.mean())
-    error = float(differences.std(ddof=1)) / math.sqrt(n)
+    n, mean, variance = len(differences), float(differences.mean()), float(differences.var(ddof=1))
+    error = math.sqrt(variance / n)
     if error == 0.0:
         return Sample(mean, 1.0 if mean == 0.0 else 0.0, lambda level: (mean, mean))
 
@@ -182,40 +197,37 @@ def mean_change(base: Floats, tuned: Floats) -> Sample:
         half = float(stdtrit(n - 1, (1.0 + level) / 2)) * error
         return mean - half, mean + half
 
-    return Sample(mean, float(2.0 * stdtr(n - 1, -abs(mean) / error)), interval)
+    return Sample(mean, float(2.0 * stdtr(n - 1, -abs(mean) / error)), interval, variance)
 
 
-def holm(p: Sequence[float], alpha: float = ALPHA) -> tuple[list[float], list[float]]:
-    """Return corrected p values and the error rate of each test's interval, after Holm (1979).
+def items_needed(variance: float, change: float, rate: float, power: float = POWER) -> int:
+    """Return how many items show a change by a two-sided test with an error rate.
 
-    The i-th smallest of k p values is multiplied by k − i + 1, and by no less than those before
-    it. The error rate is that of the step at which it is rejected, or at which the procedure stops.
+    (z₁ + z₂)² variance / change², with the normal quantiles z of 1 − rate/2 and the power. The
+    variance of flips is their share (Miettinen 1968, Biometrics 24; that without change).
     """
-    order = sorted(range(len(p)), key=lambda i: p[i])
-    corrected, rates = [0.0] * len(p), [0.0] * len(p)
-    largest, stopped = 0.0, 0
-    for rank, i in enumerate(order):
-        left = len(p) - rank
-        largest = max(largest, min(1.0, left * p[i]))
-        corrected[i] = largest
-        if largest >= alpha and not stopped:
-            stopped = left
-        rates[i] = alpha / (stopped or left)
-    return corrected, rates
+    quantiles = float(ndtri(1.0 - rate / 2) + ndtri(power))
+    return math.ceil(quantiles**2 * variance / change**2)
 
 
 def judge(samples: Mapping[Key, Sample], margin: float, alpha: float = ALPHA) -> dict[Key, Change]:
     """Return the changes of a family, judged; `margin` is the largest that does not matter."""
-    corrected, rates = holm([sample.p for sample in samples.values()], alpha)
+    tests = max(1, sum(sample is not UNCHANGED for sample in samples.values()))
+    rate = alpha / tests
     changes = {}
-    for (name, sample), p, rate in zip(samples.items(), corrected, rates, strict=True):
+    for name, sample in samples.items():
         low, high = sample.interval(1.0 - rate)
         verdict: Verdict = "no difference shown"
         if -margin < low and high < margin:
             verdict = "equivalent"
         elif high < 0 or low > 0:
             verdict = "worse" if high < 0 else "better"
-        changes[name] = Change(sample.difference, low, high, 1.0 - rate, sample.p, p, verdict)
+        size, needed = abs(sample.difference), None
+        if verdict == "no difference shown":  # to exclude 0, or to lie within both margins
+            distance, power = max(size, margin - size), (1.0 + POWER) / 2
+            needed = items_needed(sample.variance, distance, rate, power)
+        p = sample.p, min(1.0, tests * sample.p)
+        changes[name] = Change(sample.difference, low, high, 1.0 - rate, *p, verdict, needed)
     return changes
 
 
@@ -260,8 +272,9 @@ class TaskChange:
         return f"{self.task}, {self.part}"
 
     def __str__(self) -> str:
-        flips = self.flips
-        return f"{self.change}, {flips.lost} lost and {flips.gained} gained of {flips.n} items"
+        flips, remedy = self.flips, self.change.remedy("rows")
+        items = f"{flips.lost} lost and {flips.gained} gained of {flips.n} items"
+        return f"{self.change}, {items}{remedy}"
 
     @property
     def lost_share(self) -> tuple[float, float, float] | None:
@@ -273,7 +286,8 @@ class TaskChange:
         above = self.base - self.chance
         if above < LEAST_ABOVE:
             return None
-        return -self.change.difference / above, -self.change.high / above, -self.change.low / above
+        change, low, high = self.change.difference, self.change.low, self.change.high
+        return 0.0 - change / above, 0.0 - high / above, 0.0 - low / above  # never -0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -297,14 +311,14 @@ class LanguageChange:
     """Mean losses of both models on held-out texts, in nats per token; a fall of it is better."""
 
     part: ClassVar = "language"
-    title: ClassVar = "language"
     description: str
     base: float
     tuned: float
     change: Change
+    title: str = "language"
 
     def __str__(self) -> str:
-        return f"{self.change} nats"
+        return f"{self.change} nats{self.change.remedy('texts')}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -318,16 +332,26 @@ class Comparison:
 
     language: LanguageChange
     tasks: tuple[TaskChange, ...]
+    identical: bool = False
+    """Whether all weights are the same."""
 
     @property
     def measures(self) -> list[TaskChange | LanguageChange]:
-        """All measures, losses first, then doubts, gains, and what was kept."""
+        """All measures by part; in each losses first, then doubts, gains, and what was kept."""
         both: list[TaskChange | LanguageChange] = [self.language, *self.tasks]
-        return sorted(both, key=lambda each: LOSSES_FIRST.index(each.change.verdict))
+        return sorted(
+            both, key=lambda m: (PARTS.index(m.part), LOSSES_FIRST.index(m.change.verdict))
+        )
+
+    @property
+    def words(self) -> dict[str, Word]:
+        """The verdict on each part: that of its first measure."""
+        found = {each.part: each.change.word for each in reversed(self.measures)}
+        return {part: found[part] for part in PARTS if part in found}
 
     @property
     def word(self) -> Word:
-        """The verdict on all measures: that of the first."""
+        """The verdict on the first part."""
         return self.measures[0].change.word
 
     def to_json(self) -> dict[str, Any]:
@@ -335,4 +359,5 @@ class Comparison:
         parts: dict[str, dict[str, Any]] = {"features": {}, "behaviour": {}}
         for task in self.tasks:
             parts[task.part][task.task] = task.to_json()
-        return {"verdict": self.word, "language": self.language.to_json(), **parts}
+        verdict = {"verdict": self.word, "part": self.measures[0].part, "identical": self.identical}
+        return {**verdict, "language": self.language.to_json(), **parts}

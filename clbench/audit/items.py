@@ -290,6 +290,8 @@ class LanguageLoss:
         self, base: AuditedModel, corpus: str, count: int, seed: int, device: torch.device
     ) -> None:
         texts = read_corpus(corpus, count, seed, held_out=True)
+        if count < FEWEST_TEXTS:
+            raise SettingsError(f"{named('texts', count)}: must be {FEWEST_TEXTS} or more.")
         if len(texts) < FEWEST_TEXTS:
             raise DataError(
                 f"corpus {corpus_name(corpus)}: {len(texts)} held-out texts (about a tenth of its "
@@ -312,6 +314,7 @@ class LanguageLoss:
         self.texts = sum(map(losses.size_of, self._batches))
         tokens = "masked-token" if task.kind == "mlm" else "next-token"
         self.description = f"{tokens} loss on {self.texts} held-out texts of {corpus_name(corpus)}"
+        self.title = "language"
         if base.head == "language":  # a copy of it is loaded only for tuned models without a head
             return
         settings = {"texts": HEAD_TEXTS, "steps": HEAD_STEPS, "seed": seed}
@@ -325,6 +328,7 @@ class LanguageLoss:
             precision=resolve_precision("auto", device),
         )
         if head_loss is not None:
+            self.title = "language, by a fitted head"
             self.description += ", by a fitted head: the base checkpoint has none"
 
     def __call__(self, audited: AuditedModel) -> Floats:

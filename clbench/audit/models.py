@@ -15,6 +15,7 @@ from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIER
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from clbench.core.errors import ModelError
+from clbench.core.files import digest
 from clbench.models import checkpoint, locate
 from clbench.models.families import family_of
 
@@ -92,8 +93,8 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
     Raises
     ------
     ModelError
-        As `load_base`; and if the architecture, the vocabulary or the tokenizer is not the base
-        model's, if the classes are in another order, or if an adapter belongs to another base.
+        As `load_base`; and if the architecture, a size, the vocabulary or the tokenizer is not the
+        base model's, if the classes are in another order, or if an adapter belongs to another base.
     """
     if (adapter := locate.adapter_folder(name)) is not None:
         return _merge(name, adapter, base)
@@ -109,6 +110,7 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
             "other tokens. Give the base model that it was tuned from."
         )
     tuned = _load(name, tokenizer, notes)
+    _check_shapes(tuned, base)
     if sorted(tuned.classes) == sorted(base.classes) and tuned.classes != base.classes:
         raise ModelError(
             f"model {name!r}: its classes are those of {base.name!r} in another order "
@@ -116,6 +118,14 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
             "its classification head together with id2label and label2id, and save it again."
         )
     return tuned
+
+
+def identity(name: str) -> dict[str, Any]:
+    """Return what identifies a model, as `clbench.models.locate.model_identity`, or an adapter."""
+    if (folder := locate.adapter_folder(name)) is None:
+        return locate.model_identity(name)
+    files = (locate.ADAPTER, locate.ADAPTER_WEIGHTS)
+    return {file: digest(folder / file) for file in files if (folder / file).is_file()}
 
 
 def digest_of(model: nn.Module) -> str:
@@ -169,6 +179,7 @@ def _check_kind(name: str, config: PreTrainedConfig, base: AuditedModel) -> None
         ("model_type", "architecture"),
         ("hidden_size", "width"),
         ("num_hidden_layers", "number of layers"),
+        ("num_attention_heads", "number of attention heads"),
     ):
         one, other = getattr(config, key, None), getattr(own, key, None)
         if one != other:
@@ -182,6 +193,21 @@ def _check_kind(name: str, config: PreTrainedConfig, base: AuditedModel) -> None
             f"has {own.vocab_size}. {advice}; if tokens were added, remove them and resize with "
             "resize_token_embeddings."
         )
+
+
+def _check_shapes(tuned: AuditedModel, base: AuditedModel) -> None:
+    """Refuse a backbone with a size that the configurations do not share, such as positions."""
+    own, theirs = (
+        {name: " × ".join(map(str, v.shape)) for name, v in model.backbone.named_parameters()}
+        for model in (tuned, base)
+    )
+    for name in [*own, *theirs]:
+        one, other = own.get(name, "missing"), theirs.get(name, "missing")
+        if one != other and "pooler" not in name.split("."):
+            raise ModelError(
+                f"model {tuned.name!r}: its weight {name} is {one}, that of {base.name!r} {other}. "
+                "Give the base model that it was tuned from."
+            )
 
 
 def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:

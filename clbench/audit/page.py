@@ -1,13 +1,16 @@
 """The page of an audit, and the card of a mended model: verdicts in words, numbers and figures."""
 
 import json
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from clbench.audit.audit import Audit, ModelAudit
+from clbench.audit.audit import FORMAT, Audit, ModelAudit
 from clbench.audit.changes import Change, TaskChange
 from clbench.audit.models import AuditedModel
 from clbench.audit.weights import BASE, SWEEP_ROWS, TUNED, Mended
@@ -16,24 +19,40 @@ from clbench.core.errors import RunFolderError, named, printable
 from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures import style
 from clbench.models.checkpoint import quiet
-from clbench.report.files import draw_all, render, write_figure
+from clbench.report.files import FORMATS, draw_all, render, write_figure
 
 FILE = "audit.json"
 
 
-def check_folder(out: Path) -> None:
-    """Check that an audit can be written into a folder; writes nothing.
+def default_folder(base: str, tuned: Sequence[str], identity: str) -> Path:
+    """Return the folder of an audit by its models' names and its identity (`audit.identify`)."""
+    names = "-".join(Path(name).name for name in (base, *tuned))
+    safe = re.sub(r"[^\w.-]+", "-", names)[:60].strip(".-")
+    return Path("audit") / f"{safe}-{identity[:8]}"
+
+
+def check_folder(out: Path, identity: str) -> None:
+    """Check that the audit with this identity can be written into a folder; writes nothing.
 
     Raises
     ------
     RunFolderError
-        If it cannot be made or written, or holds a page that no audit wrote.
+        If it cannot be made or written, or another audit or the user wrote a file in it.
     """
     files.check_folder(out)
-    if (out / "index.html").exists() and not (out / FILE).exists():
-        raise RunFolderError(
-            f"{out} has an index.html that no audit wrote. Choose another {named('out')}."
-        )
+    found: Any = {}
+    with suppress(OSError, ValueError):
+        found = json.loads(files.read_file(out / FILE))
+    figures = (f"figures/{name}.{kind}" for name in ("changes", "layers") for kind in FORMATS)
+    written = (FILE, "index.html", *figures)
+    other = next((f"a file {file}" for file in written if (out / file).exists()), None)
+    if isinstance(found, dict) and found.get("format") == FORMAT:
+        if found.get("identity") == identity:
+            return
+        names = [str(model.get("model")) for model in found.get("models", [])]
+        other = f"the audit of {', '.join(names)} against {found.get('base')} with other settings"
+    if other:
+        raise RunFolderError(f"{out} already has {other}. Choose another {named('out')}.")
 
 
 def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")) -> Path:
@@ -42,9 +61,9 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
     Raises
     ------
     RunFolderError
-        If something cannot be written.
+        As `check_folder`.
     """
-    check_folder(out)
+    check_folder(out, audit.identity)
     write_atomically(out / FILE, json.dumps(audit.to_json(), indent=1) + "\n")
     drawn = [
         ("changes", "What changed", draw_changes(audit)),
@@ -108,15 +127,19 @@ REMEDY = (
 """From the README: ten seeds, differences from plain fine-tuning."""
 
 
-def headline(model: ModelAudit) -> str:
-    """Return the verdict on a model in one line."""
+def headline(model: ModelAudit, base: str) -> str:
+    """Return the verdict on what a model is used for in one line, and the words of the rest."""
+    if model.comparison.identical:
+        return f"{printable(model.name)} has the same weights as {printable(base)}"
+    (part, word), *rest = model.comparison.words.items()
     verdicts = {
-        "forgot": "forgot something",
-        "unclear": "no loss is shown, but some changes are unclear",
-        "gained": "no loss is shown, and a gain is",
-        "kept": "all changes are within the margin",
+        "forgot": f"forgot something in {part}",
+        "unclear": f"no loss in {part} is shown, but some changes are unclear",
+        "gained": f"no loss in {part} is shown, and a gain is",
+        "kept": f"all changes in {part} are within the margin",
     }
-    return f"{printable(model.name)}: {verdicts[model.comparison.word]}"
+    others = "".join(f"; {name}: {each}" for name, each in rest)
+    return f"{printable(model.name)}: {verdicts[word]}{others}"
 
 
 def explanation(audit: Audit) -> list[str]:
@@ -125,15 +148,16 @@ def explanation(audit: Audit) -> list[str]:
         "Below 0 is worse: differences are tuned minus base in accuracy, and base minus tuned in "
         "loss (nats per token).",
         f"kept: the interval lies within ±{audit.settings['margin']:g}. forgot or gained: it does "
-        "not, and excludes 0. unclear: neither; more --rows narrow it.",
-        "If nothing truly changed, a model is said to have forgotten or gained something at most "
-        "5 % of the time (Holm's correction over all its tests).",
+        "not, and excludes 0. unclear: neither.",
+        "All intervals of a model hold jointly at 95 % or more, so the risk of even one false "
+        "forgot, gained or kept is at most 5 %.",
     ]
 
 
 def remedy(audit: Audit) -> str:
     """Return what to try if a model forgot something; else nothing."""
-    return REMEDY if any(each.comparison.word == "forgot" for each in audit.models) else ""
+    words = {each.change.word for model in audit.models for each in model.comparison.measures}
+    return REMEDY if "forgot" in words else ""
 
 
 ROW = 0.28
@@ -167,8 +191,8 @@ def draw_changes(audit: Audit) -> Figure:
     return style.captioned(
         figure,
         f"Change from {audit.base}, by probes of the features where no part is named; left of 0 is "
-        "worse. Intervals have the levels of Holm's procedure over a model's tests. Filled marks: "
-        f"a loss or gain is shown. Changes inside the grey band, ±{margin:g}, do not matter.",
+        "worse. All intervals of a model hold jointly at 95 %. Filled marks: a loss or gain is "
+        f"shown. Changes inside the grey band, ±{margin:g}, do not matter.",
     )
 
 

@@ -152,8 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 if all cells finished, 1 if some failed, 2 if the command or its input is wrong,
-        130 after Ctrl-C, 128 + n after signal n.
+        0 if all cells finished, 1 if some failed or an audit's gate did not pass, 2 if the command
+        or its input is wrong, 3 if such a gate had nothing to check, 130 after Ctrl-C, 128 + n
+        after signal n.
     """
     # Some versions of typer bring a copy of click, others use the real one.
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]
@@ -162,6 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr is sys.__stderr__:
         file = io.BufferedWriter(_LossyFile(sys.stderr.fileno(), "w", closefd=False))
         sys.stderr = io.TextIOWrapper(file, sys.stderr.encoding, line_buffering=True)
+    if sys.stdout is None or sys.stdout.closed:  # as after >&-
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Print characters that the terminal lacks as question marks.

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from clbench.cli.arguments import Only, argument, command
 from clbench.cli.console import duration, note, say, show_rows, working
 from clbench.core.errors import RunFolderError, SettingsError, printable
-from clbench.core.files import check_folder
+from clbench.core.files import check_folder, locked
 from clbench.core.options import Option, where
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import load_plugins
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from clbench.audit.changes import Comparison
 
 PARTS = ("language", "features", "behaviour")
+EMPTY = 3
+"""Exit code of a gate that has nothing to check."""
 
 Base = Annotated[str, argument("BASE", "Base model: built-in, a folder, or a hub name.")]
 Common = Annotated[RunOptions, Only("plugins data device")]
@@ -43,10 +45,14 @@ def audit(
         str, Option("Text for the language loss: one text per line, or wiki40b/en.", "FILE|NAME")
     ] = "built-in",
     rows: Annotated[int, Option("Maximum rows per task.", "ROWS")] = 500,
+    texts: Annotated[int, Option("Maximum texts for the language loss.", "TEXTS")] = 300,
     margin: Annotated[
         float,
         Option("A change counts as kept if its interval lies within ±X (accuracy, nats).", "X"),
     ] = 0.02,
+    detect: Annotated[
+        float | None, Option("Say first whether the rows suffice to show a change of X.", "X")
+    ] = None,
     localise: Annotated[
         bool, Option("Restore one layer at a time to find where the loss arises; slower.")
     ] = False,
@@ -58,55 +64,66 @@ def audit(
             "PART:X",
         ),
     ] = (),
-    out: Annotated[Path, where("Folder of the page and audit.json.", "DIR")] = Path("audit"),
+    require: Annotated[
+        Sequence[str],
+        Option("Exit with code 1 unless all changes (in PART) are kept or gained.", "[PART:]kept"),
+    ] = (),
+    out: Annotated[
+        Path | None,
+        where("Folder of the page and audit.json.", "DIR", default="audit/MODELS-DIGEST"),
+    ] = None,
 ) -> int:
     """Find out what fine-tuned models forgot of their base model.
 
     Compares language, features and behaviour item by item, and shows where the models moved. Writes
-    a page and audit.json. Exit code 1 if --fail-if applies.
+    a page and audit.json. Exit code 1 if --fail-if applies or --require does not hold, and 3 if one
+    of them names a part that was not measured.
 
     For example:
 
       clbench audit bert-base-uncased my-tuned-model
-      clbench audit DIR/base DIR/tuned --tasks mine.toml --fail-if features:-0.02
+      clbench audit DIR/base DIR/tuned --tasks mine.toml --require features:kept
     """
     # These import torch, for which --help should not wait.
     from clbench.audit import audit as auditing
+    from clbench.audit import page as pages
     from clbench.audit.items import DEFAULT_TASKS
-    from clbench.audit.page import check_folder, explanation, headline, remedy, write_audit
 
     conditions = [parse_condition(text) for text in fail_if or ()]
-    check_folder(out)
+    gates = [*conditions, *(parse_requirement(text) for text in require or ())]
     load_plugins(options.plugins)
+    chosen = tuple(tasks or DEFAULT_TASKS)
+    settings: Any = dict(  # noqa: C408
+        tasks=chosen, data=options.data, corpus=corpus, rows=rows, texts=texts, margin=margin
+    )
+    identity = auditing.identify(base, tuned, **settings)
+    out = out or pages.default_folder(base, tuned, identity)
+    pages.check_folder(out, identity)
     start = time.monotonic()
-    with working("loading models") as tell:
-        audited = auditing.audit(
-            base,
-            tuned,
-            tasks=tasks or DEFAULT_TASKS,
-            data=options.data,
-            corpus=corpus,
-            rows=rows,
-            margin=margin,
-            localise=localise,
-            device=options.device,
-            tell=tell,
-        )
+    with locked(out, marker=out / pages.FILE), working("loading models") as tell:
+        settings |= {"localise": localise, "detect": detect, "device": options.device}
+        audited = auditing.audit(base, tuned, **settings, tell=tell, note=note)
         tell("writing the page")
-        page = write_audit(audited, out)
+        page = pages.write_audit(audited, out)
     say(*map(printable, audited.notes))
     for model in audited.models:
-        say(headline(model))
+        say(pages.headline(model, base))
         _show_measures(model.comparison)
         say(*(f"  {printable(line)}" for line in model.notes))
     for pair in audited.between:
-        say(f"{printable(pair.second)} compared with {printable(pair.first)}:")
+        same = " the same weights" if pair.comparison.identical else ""
+        say(f"{printable(pair.second)} compared with {printable(pair.first)}:{same}")
         _show_measures(pair.comparison, between=True)
-    say(*filter(None, (*explanation(audited), remedy(audited))))
+    say(*filter(None, (*pages.explanation(audited), pages.remedy(audited))))
     say(f"Page: {page} ({duration(time.monotonic() - start)})")
-    failed = [line for condition in conditions for line in failures(audited, *condition)]
-    note(*failed)
-    return 1 if failed else 0
+    failed = [line for gate in gates for line in failures(audited, *gate)]
+    empty = [
+        f"error: {part} of {printable(model.name)} was not measured, so no gate can check it."
+        for model in audited.models
+        for part in sorted({part for part, _ in gates} - {"", *model.comparison.words})
+    ]
+    note(*failed, *empty)
+    return 1 if failed else EMPTY if empty else 0
 
 
 @command
@@ -192,15 +209,29 @@ def parse_condition(text: str) -> tuple[str, float]:
     )
 
 
-def failures(audit: "Audit", part: str, least: float) -> Iterator[str]:
-    """Yield a line for each change of `part` that is below `least`, and its interval below 0."""
+def parse_requirement(text: str) -> tuple[str, None]:
+    """Return the part of a requirement such as ``features:kept``, empty for ``kept``, and None."""
+    for part in ("", *PARTS):
+        if text.replace(" ", "") == f"{part}:kept".lstrip(":"):
+            return part, None
+    raise SettingsError(
+        f"--require {text!r}: must be kept or PART:kept. PART is one of {', '.join(PARTS)}."
+    )
+
+
+def failures(audit: "Audit", part: str, least: float | None) -> Iterator[str]:
+    """Yield a line for each change of `part`, or of all if it is empty, that fails a gate.
+
+    That is below `least` with its interval below 0; or, without `least`, neither kept nor gained.
+    """
+    gate = f"--fail-if {part}:{least:g}" if least else f"--require {part}:kept".replace(" :", " ")
     for model in audit.models:
         for each in model.comparison.measures:
-            if each.part == part and each.change.difference < least and each.change.high < 0:
-                yield (
-                    f"--fail-if {part}:{least:g}: {printable(model.name)} fails on {each.title}, "
-                    f"{each.change}."
-                )
+            change, is_in = each.change, part in ("", each.part)
+            is_lost = least is not None and change.difference < least and change.high < 0
+            if is_in and (is_lost if least else change.word not in ("kept", "gained")):
+                name = printable(model.name)
+                yield f"{gate}: {name} fails on {each.title}, {change.word}: {each}."
 
 
 def _show_measures(comparison: "Comparison", *, between: bool = False) -> None:

@@ -3,6 +3,7 @@
 import math
 import os
 import textwrap
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -100,8 +101,14 @@ def show_rows(
 
 @contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Show on stderr what is being done; yields a function that shows another text."""
-    console = err()
+    """Show on stderr what is being done; yields a function that shows another text.
+
+    Outside a terminal, each text is a line, with the time that has passed.
+    """
+    console, start = err(), time.monotonic()
+    if not console.is_terminal:
+        yield lambda text: note(f"{text} ({duration(time.monotonic() - start)})")
+        return
     with console.status(console.render_str(text)) as status:
         yield lambda text: status.update(console.render_str(text))
 

@@ -97,6 +97,7 @@ def matrices(results: style.Results, scenario: str | None = None) -> Figure:
         image = axes.imshow(matrix, cmap="cividis", vmin=low, vmax=high)
         for (i, j), value in np.ndenumerate(matrix):
             if not np.isnan(value):
+                value = round(float(value), 2) + 0.0  # never -0.00
                 color = "black" if value > (low + high) / 2 else "white"
                 axes.text(
                     j, i, f"{value:.2f}", ha="center", va="center", fontsize="small", color=color

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,7 +35,8 @@ def quiet() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     bars_logging.disable_progress_bar()
     try:
-        yield
+        with redirect_stdout(io.StringIO()):  # transformers reads it even if it is closed
+            yield
     finally:
         logger.setLevel(level)
         if bars:

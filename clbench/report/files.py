@@ -5,6 +5,7 @@ import io
 import json
 import math
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -82,7 +83,9 @@ def draw_all(
     tuple
         Name, title, caption and the result of `draw`, in the order of `figures`.
     """
-    jobs = min(MOST_PROCESSES, cpu_count())
+    # Processes cannot be started without a stdout to flush.
+    is_closed = sys.stdout is None or sys.stdout.closed
+    jobs = 1 if is_closed else min(MOST_PROCESSES, cpu_count())
     work = Parallel(n_jobs=jobs, backend="loky", return_as="generator", batch_size=1)
     drawings: Iterator[Drawing] = work(delayed(_draw_one)(*each, formats) for each in figures)
     return drawings
@@ -184,7 +187,7 @@ def _cell(value: object) -> str:
     if value is None or value != value:  # NaN alone differs from itself
         return ""
     if isinstance(value, float):
-        return f"{value:.0f}" if value == int(value) and abs(value) > 1 else f"{value:.3f}"
+        return f"{value:.0f}" if value == int(value) and abs(value) > 1 else _score(value)
     return str(value)
 
 
@@ -201,7 +204,7 @@ def _amount(value: float | None) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}".replace("%", " %")
+    return "–" if value is None else f"{round(100 * value, 1) + 0.0:.1f} %"
 
 
 def _p(value: float) -> str:

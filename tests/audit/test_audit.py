@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from clbench.audit.audit import Audit, audit
 from clbench.audit.changes import Change, Flips, TaskChange
 from clbench.audit.items import Items, load_items, probe
 from clbench.audit.models import load_base, load_tuned
-from clbench.audit.page import write_audit
-from clbench.audit.weights import cka
+from clbench.audit.page import check_folder, default_folder, headline, write_audit
+from clbench.audit.weights import cka, mend
 from clbench.cli.app import main
-from clbench.cli.audit import failures, parse_condition
+from clbench.cli.audit import failures, parse_condition, parse_requirement
 from clbench.core.errors import ClbenchError, SettingsError
+from clbench.core.files import locked
 from clbench.models.locate import TINY, TINY_GPT
 from clbench.tasks.task import Rows
 
@@ -48,10 +51,14 @@ def damaged(copy: Copy) -> Audit:
     return audit("tiny", [copy(shuffle_layer)], localise=True, rows=300)
 
 
-def test_a_model_audited_against_itself_has_kept_everything(copy: Copy) -> None:
+def test_a_model_audited_against_itself_has_kept_everything(copy: Copy, tmp_path: Path) -> None:
     found = audit("tiny", [copy()], rows=100)
     (model,) = found.models
     assert model.comparison.word == "kept"
+    assert headline(model, "tiny") == f"{model.name} has the same weights as tiny"
+    page = write_audit(found, tmp_path).read_text()
+    assert headline(model, "tiny") in page
+    assert not re.search(r"[-−]0\.0+\b", page + (tmp_path / "audit.json").read_text())
     assert all((t.flips.lost, t.flips.gained) == (0, 0) for t in model.comparison.tasks)
     assert model.comparison.language.change.difference == 0.0
     assert [layer.weights for layer in model.layers] == [0.0] * len(model.layers)
@@ -191,6 +198,7 @@ def test_cka_is_its_definition() -> None:
 def test_the_page_shows_names_and_texts_as_text(damaged: Audit, tmp_path: Path, copy: Copy) -> None:
     folder = tmp_path / "<b>model & co"
     Path(copy(shuffle_layer)).rename(folder)
+    (folder / "added_tokens.json").write_text("{}")
     found = audit("tiny", [str(folder), damaged.models[0].name], **QUICK)
     page = write_audit(found, tmp_path / "out", ("png",)).read_text()
     assert "&lt;b&gt;model &amp; co" in page
@@ -199,8 +207,9 @@ def test_the_page_shows_names_and_texts_as_text(damaged: Audit, tmp_path: Path, 
     task = stored["models"][0]["features"]["synthetic/sentiment"]
     assert {"flips_lost", "flips_gained", "n", "p"} <= task.keys()
     assert (tmp_path / "out" / "figures" / "layers.png").exists()
-    # Both copies have the same damage.
+    # Both copies have the same damage, and another name in a file that decides nothing here.
     assert stored["between"][0]["verdict"] == "kept"
+    assert stored["between"][0]["identical"]
     assert page.count('<span class="kept">equivalent</span>') == 2
 
 
@@ -220,11 +229,91 @@ def test_the_program_fails_if_asked_to(
 ) -> None:
     words = ["audit", "tiny", copy(shuffle_layer), "--tasks", "synthetic/sentiment"]
     words += ["--rows", "100", "--out", str(tmp_path / "audit")]
-    assert main([*words, "--fail-if", "language:-0.1"]) == 1
+    assert main([*words, "--fail-if", "language:-0.1", "--require", "features:kept"]) == 1
     shown = capsys.readouterr()
     assert re.search(r"forgot +language +-", shown.out)
     assert "--fail-if language:-0.1: " in shown.err
-    assert main(words) == 0
+    assert re.search(r"--require features:kept: .* fails on synthetic/sentiment, feat", shown.err)
+    # A log has a line for each step of the work.
+    assert re.search(r"^tiny: features of synthetic/sentiment \(\d+ s\)$", shown.err, re.MULTILINE)
+    assert main([*words, "--detect", "0.01"]) == 0
+    assert "--detect 0.01: 100 rows of synthetic/sentiment are too few" in capsys.readouterr().err
+
+
+def test_requirements_are_of_a_part_or_of_all() -> None:
+    assert parse_requirement("kept") == ("", None)
+    assert parse_requirement(" features : kept") == ("features", None)
+    for text in ("", "gained", ":kept", "speed:kept", "features:", "a:features:kept"):
+        with pytest.raises(SettingsError, match="--require"):
+            parse_requirement(text)
+
+
+def test_what_is_unclear_is_not_kept(damaged: Audit) -> None:
+    (model,) = damaged.models
+    loss = model.comparison.language.change
+    unclear = replace(loss, high=0.1, verdict="no difference shown")
+    language = replace(model.comparison.language, change=unclear)
+    better = replace(unclear, verdict="better")
+    tasks = tuple(replace(task, change=better) for task in model.comparison.tasks)
+    comparison = replace(model.comparison, language=language, tasks=tasks)
+    found = replace(damaged, models=(replace(model, comparison=comparison),))
+    assert [*failures(found, "language", -1e-9)] == []  # unclear is no loss
+    (line,) = failures(found, "", None)
+    assert "--require kept: " in line
+    assert "fails on language, unclear: " in line
+    assert [*failures(found, "features", None)] == []
+    # The headline answers for the features, which say more of the use than the language does.
+    assert headline(found.models[0], "tiny").endswith(
+        ": no loss in features is shown, and a gain is; language: unclear"
+    )
+
+
+def test_a_gate_without_anything_to_check_does_not_pass(
+    copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["audit", "tiny", copy(), "--tasks", "synthetic/sentiment", "--rows", "100"]
+    words += ["--out", str(tmp_path / "audit")]
+    assert main([*words, "--fail-if", "behaviour:-0.1"]) == 3
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch("error: behaviour of .* was not measured, so no gate can check it.", last)
+    assert main([*words, "--require", "features:kept,behaviour:kept"]) == 3
+    assert main([*words, "--require", "kept"]) == 0
+
+
+def test_every_audit_has_its_own_folder(
+    copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, two = copy(), copy(shuffle_layer)
+    options = ["--tasks", "synthetic/sentiment", "--rows", "60"]
+    for tuned in (one, one, two):
+        assert main(["audit", "tiny", tuned, *options]) == 0
+    pages = [re.search("Page: (.*) \\(", line) for line in capsys.readouterr().out.splitlines()]
+    folders = [Path(match[1]).parent for match in pages if match]
+    assert folders[0] == folders[1] != folders[2]
+    assert len({*folders}) == len([*(tmp_path / "audit").iterdir()]) == 2
+    # Not even an explicit folder is taken from another audit, nor at the same time.
+    before = (folders[0] / "audit.json").read_bytes()
+    assert main(["audit", "tiny", two, *options, "--out", str(folders[0])]) == 2
+    error = capsys.readouterr().err
+    assert f"already has the audit of {one} against tiny with other settings" in error
+    assert (folders[0] / "audit.json").read_bytes() == before
+    with locked(folders[0], marker=folders[0] / "audit.json"):
+        assert main(["audit", "tiny", one, *options]) == 2
+    assert "in use by another clbench process" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["index.html", "audit.json", "figures/changes.png"])
+def test_files_that_no_audit_wrote_are_kept(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("[]")
+    with pytest.raises(ClbenchError, match=f"already has a file {file}"):
+        check_folder(tmp_path, "abc")
+
+
+def test_folders_are_named_after_the_models() -> None:
+    folder = default_folder("org/base model", ["../runs/a:b", "/x/c/"], "0123456789abcdef")
+    assert folder == Path("audit/base-model-a-b-c-01234567")
 
 
 def test_heads_of_different_kinds_are_not_compared(copy: Copy, tmp_path: Path) -> None:
@@ -294,6 +383,48 @@ def test_models_of_another_kind_are_refused(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_position_embeddings": 64},
+        {"intermediate_size": 32},
+        {"type_vocab_size": 1},
+        {"num_attention_heads": 1},
+    ],
+)
+@pytest.mark.parametrize("verb", [audit, mend])
+def test_models_of_other_sizes_are_refused_before_the_work(
+    copy: Copy, change: dict[str, Any], verb: Callable[..., Any]
+) -> None:
+    folder = Path(copy())
+    config = AutoConfig.from_pretrained(folder, **change)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+    done: list[str] = []
+    options: Any = {"rows": 60, "tell": done.append}
+    options |= {"tasks": ["synthetic/sentiment"]} if verb is audit else {}
+    tuned: Any = [str(folder)] if verb is audit else str(folder)
+    keep: Any = (
+        {}
+        if verb is audit
+        else {"keep": ["synthetic/sentiment"], "learn": "synthetic/acceptability"}
+    )
+    with pytest.raises(ClbenchError, match="Give the base model that it was tuned from") as caught:
+        verb("tiny", tuned, **options, **keep)
+    assert "\n" not in str(caught.value)
+    assert done == ["loading models"]
+
+
+def test_a_closed_stdout_is_no_fault_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        closed = (tmp_path / "out").open("w")
+        closed.close()
+        patch.setattr(sys, "stdout", closed)
+        found = audit("tiny", ["tiny"], tasks=["synthetic/sentiment"], rows=60)
+        assert write_audit(found, tmp_path / "audit").exists()
+
+
 def test_weights_that_are_not_finite_are_refused(copy: Copy) -> None:
     def spoil(model: Any) -> None:
         model.base_model.encoder.layer[0].output.dense.bias[0] = float("nan")
@@ -331,6 +462,8 @@ def test_a_folder_without_tokenizer_takes_the_base_models(copy: Copy) -> None:
         ({"tasks": ["synthetic/nothing"]}, "Unknown task"),
         ({"tasks": ["synthetic/sentiment"] * 2}, "more than once"),
         ({"rows": 20}, "must be 50 or more"),
+        ({"texts": 20}, "must be 30 or more"),
+        ({"detect": 1.5}, "detect=1.5"),
         ({"margin": 0.0}, "margin=0"),
         ({"data": "/nowhere"}, "there is no folder"),
     ],
@@ -340,10 +473,12 @@ def test_bad_input_is_refused(copy: Copy, options: dict[str, Any], message: str)
         audit("tiny", [copy()], **{**QUICK, **options})
 
 
-def test_a_model_is_named_once(copy: Copy) -> None:
-    folder = copy()
-    with pytest.raises(ClbenchError, match="given twice"):
-        audit("tiny", [folder, f"{folder}/"], **QUICK)
+def test_a_model_is_named_once(copy: Copy, tmp_path: Path) -> None:
+    folder, other = copy(), tmp_path / "other"
+    shutil.copytree(folder, other)
+    for again in (f"{folder}/", str(other)):
+        with pytest.raises(ClbenchError, match=f"{again}' is given twice, first as '{folder}'"):
+            audit("tiny", [folder, again], **QUICK)
 
 
 def test_tokenizers_may_have_been_saved_after_other_calls(copy: Copy) -> None:
