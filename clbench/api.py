@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from clbench.core.errors import RunFolderError
 from clbench.core.options import Option, takes
+from clbench.core.user_code import own_state
 from clbench.results.score_tables import Run, scores_frame, to_csv
 from clbench.results.score_tables import load_run as load_run
 from clbench.results.store import Store
@@ -106,7 +107,8 @@ def execute(
         executor = _executor(state, resources)
         from clbench.runner import run_plan
 
-        cells = run_plan.run_plan(state, listener, executor)
+        with own_state():
+            cells = run_plan.run_plan(state, listener, executor)
     else:
         for text in state.notes:
             listener.note(text)

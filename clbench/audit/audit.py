@@ -12,6 +12,7 @@ from clbench.audit import changes, items
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, load_base, load_tuned
 from clbench.audit.weights import TUNED, Drift, Mixer, drift, groups_of
 from clbench.core.errors import SettingsError, named
+from clbench.core.user_code import own_state
 from clbench.models.locate import resolve
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
@@ -108,6 +109,7 @@ class Audit:
         }
 
 
+@own_state()
 def audit(
     base: str,
     tuned: Sequence[str],
