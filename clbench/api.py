@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from clbench.core.errors import RunFolderError
+from pydantic import SkipValidation
+
+from clbench.core.errors import RunFolderError, SettingsError
 from clbench.core.options import Option, takes
 from clbench.core.user_code import own_state
 from clbench.results.score_tables import Run, scores_frame, to_csv
@@ -29,10 +31,13 @@ class RunArguments(Resources, RunOptions):
         str | Path, Option("Name of a packaged suite, or path of a suite file.", "SUITE")
     ] = field(default="quick", kw_only=False)
     listener: Annotated[
-        Listener | None, Option("Receives the progress of the run.", default="nothing is printed")
+        SkipValidation[Listener] | None,
+        Option("Receives the progress of the run.", default="nothing is printed"),
     ] = None
 
     def __post_init__(self) -> None:
+        if self.listener is not None and not hasattr(self.listener, "cell_finished"):
+            raise SettingsError("listener: must be a Listener, with its methods.")
         Resources.__post_init__(self)
         RunOptions.__post_init__(self)
 
