@@ -283,8 +283,8 @@ Meanings = dict[tuple[str, str], Any]
 """What names stand for: settings, by kind (``method`` or ``scenario``) and name."""
 
 
-def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
-    """Return the cells of all runs, and notes on invalid files and on differences.
+def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str], bool]:
+    """Return the cells of all runs, notes on them, and whether a cell is damaged or missing.
 
     If a name means different things in two runs, the name of the later run is added to it: to a
     scenario with other rows or settings, to a method with other settings or with a seed that an
@@ -298,6 +298,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
     """
     cells: list[CellResult] = []
     notes: list[str] = []
+    is_damaged = False
     keys: set[str] = set()
     earlier: Meanings = {}
     labels = _labels(stores)
@@ -305,6 +306,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
     for store, label in zip(stores, labels, strict=True):
         run, meanings = _read_run(store, summarize)
         notes += run.broken_lines(())
+        is_damaged = is_damaged or bool(run.broken or run.missing)
         changed = {key for key, value in meanings.items() if earlier.get(key, value) != value}
         what = {"method": "settings", "scenario": "tasks or settings"}
         notes += [
@@ -353,7 +355,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
         f"({join_names(map(str, sorted(seeds)))}), so its scores on them are too good by chance."
         for name, seeds in tuned_on.items()
     ]
-    return cells, notes
+    return cells, notes, is_damaged
 
 
 def _read_run(

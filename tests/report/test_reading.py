@@ -12,7 +12,7 @@ from clbench.results.store import Store
 
 def read(*folders: Path) -> tuple[list[str], list[str]]:
     """Methods in their order, and notes."""
-    cells, notes = read_runs([Store(folder) for folder in folders])
+    cells, notes, _ = read_runs([Store(folder) for folder in folders])
     return list(dict.fromkeys(cell.baseline for cell in cells)), notes
 
 
@@ -85,7 +85,7 @@ def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Pat
         return store.out
 
     def pooled(*runs: Path) -> tuple[list[tuple[str, str, int]], list[str]]:
-        cells, notes = read_runs([Store(run) for run in runs])
+        cells, notes, _ = read_runs([Store(run) for run in runs])
         rows = gather(cells).tables["means"][["scenario", "method", "seeds"]]
         return sorted(tuple(row) for row in rows.itertuples(index=False)), notes
 
@@ -111,7 +111,7 @@ def test_sweeps_of_two_runs_keep_their_points_apart(tmp_path: Path) -> None:
                 store.write_cell(cell("s", point, seed, 0.5, settings=settings, family="ewc"))
         return store.out
 
-    cells, _ = read_runs([Store(run("a", 1.0)), Store(run("b", 2.0))])
+    cells, *_ = read_runs([Store(run("a", 1.0)), Store(run("b", 2.0))])
     assert sorted((cell.family, cell.baseline) for cell in cells) == [
         ("ewc", "ewc"), ("ewc", "ewc-9"), ("ewc (b)", "ewc (b)"), ("ewc (b)", "ewc-9 (b)"),
     ]  # fmt: skip
@@ -124,10 +124,10 @@ def test_only_cells_whose_curves_are_shown_keep_them(
     with store.lock():
         for number in range(8):
             store.write_cell(cell(f"more{number}", "vanilla", 0, 0.5))
-    cells, _ = read_runs([store])
+    cells, *_ = read_runs([store])
     assert all(cell.stages[0].curves for cell in cells if cell.stages)
     monkeypatch.setattr("clbench.report.content.MOST_DETAILS", 2)
-    cells, _ = read_runs([store])
+    cells, *_ = read_runs([store])
     with_curves = {cell.scenario for cell in cells if cell.stages and cell.stages[0].curves}
     assert with_curves == {f"more{n}" for n in range(6)}
     assert len(cells) == 24
