@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,12 +21,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def check_working_folder() -> None:
+    """Raise a DataError if the working folder was deleted: hardly anything can be done there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise DataError("The working folder was deleted. Change to another folder.") from None
+
+
 def user_path(text: str | Path, what: str, base: Path = Path()) -> Path:
     """Return a path as the user wrote it, from the folder `base`, with ``~`` expanded.
 
     Raises a DataError that begins with `what`, such as ``--out``, if no file can have that path:
-    it is too long, a loop of links, or has a NUL character.
+    it is too long, a loop of links, or has a NUL character; or if the working folder was deleted.
     """
+    check_working_folder()
     path = base / os.path.expanduser(text)  # noqa: PTH111 - pathlib's raises for an unknown ~user
     try:
         path.stat()
@@ -269,7 +277,7 @@ def locked(out: Path, *, marker: Path) -> Iterator[None]:
 
 
 def _acquire(handle: int, out: Path) -> None:
-    """Lock the open file and write this process's id and host into it.
+    """Lock the open file and write this process's id and the time into it, but no host or user.
 
     Ray's workers compare this text to find out whether they see the same folder.
     """
@@ -289,6 +297,6 @@ def _acquire(handle: int, out: Path) -> None:
         if isinstance(error, OSError) and error.errno not in unsupported:
             raise
         return
-    holder = f"pid {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}\n"
+    holder = f"pid {os.getpid()} since {datetime.now():%Y-%m-%d %H:%M:%S.%f}\n"
     os.ftruncate(handle, 0)
     os.pwrite(handle, holder.encode(), 0)
