@@ -9,15 +9,18 @@ import pandas as pd
 
 from clbench.core.errors import RunFolderError, join_names
 from clbench.figures.curves import ANNEALING
+from clbench.methods.base import METHODS
 from clbench.results import score_tables
-from clbench.results.cell import CellResult, StageRecord, summarizer, without_extra_points
+from clbench.results.cell import CellResult, StageRecord, plain, summarizer, without_extra_points
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.published import compare_published
+from clbench.results.resume import first_difference
 from clbench.results.statistics import ALPHA, summarise
 from clbench.results.store import Cells, Store
 from clbench.suite.schema import FEWEST, Question
 from clbench.suite.scores import SCORES, Score
+from clbench.training.protocol import Protocol
 
 COSTS = {
     "train_seconds": ("train s", "seconds of training, without scoring"),
@@ -307,12 +310,13 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str], boo
         run, meanings = _read_run(store, summarize)
         notes += run.broken_lines(())
         is_damaged = is_damaged or bool(run.broken or run.missing)
-        changed = {key for key, value in meanings.items() if earlier.get(key, value) != value}
+        pairs = {key: (earlier.get(key, value), value) for key, value in meanings.items()}
+        texts = {key: _difference(*pair) for key, pair in pairs.items() if pair[0] != pair[1]}
+        changed = {key: text.removeprefix("was run with ") for key, text in texts.items() if text}
         what = {"method": "settings", "scenario": "tasks or settings"}
         notes += [
-            f"{name} in {label} has other {what[kind]} than in earlier runs."
-            for kind, name in meanings
-            if (kind, name) in changed
+            f"{name} in {label} has other {what[kind]} than in earlier runs: {text}."
+            for (kind, name), text in changed.items()
         ]
         clashing = {cell.baseline for cell in run.cells if cell.key in keys}
         clashing |= {name for kind, name in changed if kind == "method"}
@@ -365,9 +369,9 @@ def _read_run(
 
     def record(cell: CellResult) -> CellResult:
         if cell.status == "ok" and cell.reference_of is None:
-            method = [cell.method, cell.settings.get("method")]
-            meanings.setdefault(("method", cell.baseline), method)
-        sections = [cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")]
+            method = {"name": cell.method, "settings": cell.settings.get("method")}
+            meanings.setdefault(("method", cell.baseline), {"method": method})
+        sections = {key: cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")}
         meanings.setdefault(("scenario", cell.scenario), sections)
         return summarize(cell)
 
@@ -377,6 +381,23 @@ def _read_run(
         broken = "".join(f" {line}" for line in list(run.broken_lines(()))[:1])
         raise RunFolderError(f"{store.out} has no finished cell yet. Run it first.{broken}")
     return run, meanings
+
+
+def _difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """Return how two meanings differ; a setting of a method that one of them lacks is its default.
+
+    An earlier version of clbench may have had no such setting.
+    """
+    name, both = now.get("method", {}).get("name"), [before, now]
+    settings: list[Any] = [each.get("method", {}).get("settings") or {} for each in both]
+    if settings[0].keys() != settings[1].keys() and name in METHODS:
+        fields = METHODS.get(name).settings_model().model_fields.items()
+        added = plain({n: field.get_default(call_default_factory=True) for n, field in fields})
+        both = [
+            {"method": {**each["method"], "settings": {**added, **own}}}
+            for each, own in zip(both, settings, strict=True)
+        ]
+    return first_difference(*both)
 
 
 def _curve_filter() -> Callable[[CellResult], bool]:
@@ -410,7 +431,10 @@ def _protocol_differences(stores: Sequence[Store], labels: Sequence[str]) -> lis
         label: store.read_suite().get("protocol", {})
         for label, store in zip(labels, stores, strict=True)
     }
-    protocols = {label: protocol for label, protocol in all_protocols.items() if protocol}
+    # A run of an earlier version may lack a setting, which then had its present default.
+    fields = Protocol.model_fields.items()
+    added = plain({name: field.get_default(call_default_factory=True) for name, field in fields})
+    protocols = {label: {**added, **own} for label, own in all_protocols.items() if own}
     differences = []
     for key in dict.fromkeys(key for protocol in protocols.values() for key in protocol):
         values = {label: protocol.get(key) for label, protocol in protocols.items()}

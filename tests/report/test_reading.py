@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.report_runs import cell, make_run
 
 from clbench.core.errors import RunFolderError
+from clbench.methods.base import METHODS
 from clbench.report.content import gather, read_runs
 from clbench.results.store import Store
 
@@ -93,12 +95,33 @@ def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Pat
     assert pooled(first, run("b", 1, "a", 1.0)) == ([("s", "e", 2), ("s", "vanilla", 2)], [])
     rows, notes = pooled(first, run("c", 1, "a", 2.0))
     assert rows == [("s", "e", 1), ("s", "e (c)", 1), ("s", "vanilla", 2)]
-    assert notes == ["e in c has other settings than in earlier runs."]
+    assert notes == ["e in c has other settings than in earlier runs: importance = 1.0, now 2.0."]
     rows, notes = pooled(first, run("d", 1, "x", 1.0))
     assert rows == [
         ("s", "e", 1), ("s", "vanilla", 1), ("s (d)", "e", 1), ("s (d)", "vanilla", 1),
     ]  # fmt: skip
-    assert notes == ["s in d has other tasks or settings than in earlier runs."]
+    assert notes[0].startswith("s in d has other tasks or settings than in earlier runs: ")
+
+
+def test_a_setting_that_was_added_since_is_its_default(tmp_path: Path) -> None:
+    def run(name: str, protocol: dict[str, Any], **own: Any) -> Path:
+        store = Store(tmp_path / name)
+        with store.lock():
+            store.write_suite({"name": "mine", "protocol": {"model": "tiny", **protocol}})
+            settings = {"method": own}
+            store.write_cell(cell("s", "ewc", 0, 0.5, settings=settings))
+        return store.out
+
+    default = METHODS.get("ewc")().settings()
+    first = run("a", {}, importance=default["importance"])
+    _, notes = read(first, run("b", {"subset": "fixed", "betas": [0.9, 0.999]}, **default))
+    assert notes == []
+    _, notes = read(first, run("c", {"subset": "seed"}, **{**default, "importance": 7.0}))
+    assert notes[0] == (
+        "ewc in c has other settings than in earlier runs: importance = "
+        f"{default['importance']}, now 7.0."
+    )
+    assert "(subset: fixed in a, seed in c)" in notes[1]
 
 
 def test_sweeps_of_two_runs_keep_their_points_apart(tmp_path: Path) -> None:
