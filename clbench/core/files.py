@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import hashlib
 import json
@@ -59,6 +60,24 @@ def read_file(path: Path) -> bytes:
     """Return the bytes of a regular file; an OSError for anything else, such as a pipe."""
     check_regular(path)
     return path.read_bytes()
+
+
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""The first bytes of a text in UTF-16."""
+
+
+def not_utf8(content: bytes, file: str) -> str:
+    """Return the end of a message on a text that is not UTF-8, with the remedy; empty if it is."""
+    try:
+        content.decode()
+        return ""
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+    name = "UTF-16" if content[:2] in UTF16 else "WINDOWS-1252"
+    return (
+        f", line {line}: is not UTF-8 but perhaps {name}. Save it as UTF-8: iconv -f {name} "
+        f"-t UTF-8 {file} > NEW."
+    )
 
 
 def digest(content: bytes | str | Path) -> str:

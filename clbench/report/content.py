@@ -383,7 +383,7 @@ def _read_run(
     return run, meanings
 
 
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+def _difference(before: Any, now: Any) -> str | None:
     """Return how two meanings differ; a setting of a method that one of them lacks is its default.
 
     An earlier version of clbench may have had no such setting.
