@@ -67,8 +67,8 @@ STATES: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
 
 @contextmanager
 def states(*names: str) -> Iterator[None]:
-    """Enter several states at once."""
+    """Enter several states at once, in an order that torch allows."""
     with ExitStack() as stack:
-        for name in names:
+        for name in (name for name in STATES if name in names):
             stack.enter_context(STATES[name]())
         yield
