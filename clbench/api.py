@@ -4,8 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from clbench.core.errors import RunFolderError
+from pydantic import SkipValidation
+
+from clbench.core.errors import RunFolderError, SettingsError
 from clbench.core.options import Option, takes
+from clbench.core.user_code import own_state
 from clbench.results.score_tables import Run, scores_frame, to_csv
 from clbench.results.score_tables import load_run as load_run
 from clbench.results.store import Store
@@ -28,10 +31,13 @@ class RunArguments(Resources, RunOptions):
         str | Path, Option("Name of a packaged suite, or path of a suite file.", "SUITE")
     ] = field(default="quick", kw_only=False)
     listener: Annotated[
-        Listener | None, Option("Receives the progress of the run.", default="nothing is printed")
+        SkipValidation[Listener] | None,
+        Option("Receives the progress of the run.", default="nothing is printed"),
     ] = None
 
     def __post_init__(self) -> None:
+        if self.listener is not None and not hasattr(self.listener, "cell_finished"):
+            raise SettingsError("listener: must be a Listener, with its methods.")
         Resources.__post_init__(self)
         RunOptions.__post_init__(self)
 
@@ -106,7 +112,8 @@ def execute(
         executor = _executor(state, resources)
         from clbench.runner import run_plan
 
-        cells = run_plan.run_plan(state, listener, executor)
+        with own_state():
+            cells = run_plan.run_plan(state, listener, executor)
     else:
         for text in state.notes:
             listener.note(text)

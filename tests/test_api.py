@@ -157,7 +157,7 @@ def test_looks_must_grow(seeds: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0,1,2", (0, 1, 2)), ("0-4", (0, 1, 2, 3, 4)), ("7, 1-2,1", (7, 1, 2)), ("3-3", (3,))],
+    [("0,1,2", (0, 1, 2)), ("0-4", (0, 1, 2, 3, 4)), ("7, 1-2,3", (7, 1, 2, 3)), ("3-3", (3,))],
 )
 def test_seeds_as_lists_and_ranges(text: str, expected: tuple[int, ...]) -> None:
     assert clbench.RunOptions(seeds=text).seeds == expected
@@ -210,3 +210,19 @@ def test_errors_name_arguments_in_python_and_options_in_the_shell(
     in_python = {name: name for name in in_shell}
     assert problem.format(**in_python, plugins="plugins='FILE'") in str(caught.value)
     assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workers": "2"}, {"workers": 1.5}, {"sweep": 2.5}, {"methods": [3]}, {"listener": 3},
+        {"replace": "no"}, {"references": "yes"}, {"seeds": "0,0"}, {"seeds": [0, 0]}, {"suite": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_arguments_of_a_wrong_type_are_refused(
+    place: Path, engine: FakeExecutor, options: dict[str, Any]
+) -> None:
+    with pytest.raises(SettingsError, match=f"^{next(iter(options))}"):
+        clbench.run(**{"suite": "mine.toml", **options})
+    assert not engine.ran

@@ -15,6 +15,7 @@ from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, lo
 from clbench.audit.weights import TUNED, Drift, Mixer, drift, groups_of
 from clbench.core.errors import SettingsError, named
 from clbench.core.files import digest
+from clbench.core.user_code import own_state
 from clbench.results.statistics import ALPHA, POWER
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
@@ -134,6 +135,7 @@ def identify(base: str, tuned: Sequence[str], seed: int = 0, **settings: object)
     return digest(json.dumps(key, sort_keys=True, default=str))
 
 
+@own_state()
 def audit(
     base: str,
     tuned: Sequence[str],

@@ -23,6 +23,7 @@ from clbench.audit.items import (
 )
 from clbench.audit.models import AuditedModel, load_base, load_tuned
 from clbench.core.errors import SettingsError
+from clbench.core.user_code import own_state
 from clbench.models.families import family_of
 from clbench.models.groups import LayerGroup, depth_positions, layer_groups_of
 from clbench.results.fronts import front
@@ -315,6 +316,7 @@ def _plain(mixture: Mixture) -> dict[str, Any]:
     return {**asdict(mixture), "groups": dict(mixture.groups)}
 
 
+@own_state()
 def mend(
     base: str,
     tuned: str,

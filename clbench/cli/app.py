@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from clbench.core import __version__, errors
-from clbench.core.files import remedy
+from clbench.core.files import check_working_folder, remedy
 
 STOPPED = 130
 """Exit code of a program that is interrupted by Ctrl-C."""
@@ -176,6 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb = words[0] if words and words[0] in verbs else ""
     try:
         with _signals_as_interrupts(signals), errors.command_line():
+            check_working_folder()
             app = program(verb)
             code = app(arguments or ["--help"], prog_name="clbench", standalone_mode=False) or 0
     except errors.ClbenchError as error:

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from clbench.core.errors import SettingsError, dashed, did_you_mean
-from clbench.core.options import Option, options_of
+from clbench.core.options import Option, choices_of, members, options_of
 from clbench.suite.read import packaged_files
 
 
@@ -81,9 +80,9 @@ def command(function: Callable[..., int]) -> Callable[..., int]:
 
 def _parameter(name: str, kind: Any, default: Any, option: Option) -> inspect.Parameter:
     """Return Typer's parameter for an option."""
-    members = _members(kind)
-    plain = [some for some in (str, Path, bool, int, float) if some in members]
-    is_text = option.read or _choices(kind)
+    kinds, choices = members(kind), choices_of(kind)
+    plain = [some for some in (str, Path, bool, int, float) if some in kinds]
+    is_text = option.read or choices
     read_as: Any = str if is_text else plain[0] if plain else list[str]
     text, names = option.text, dashed(name)
     if read_as == list[str] and "," not in option.metavar:
@@ -94,8 +93,8 @@ def _parameter(name: str, kind: Any, default: Any, option: Option) -> inspect.Pa
     if default is None:
         read_as |= None
         text += f"  [default: {option.default}]" if option.default else ""
-        names += f"/{dashed(f'no_{name}')}" if bool in members else ""
-    metavar, group = option.metavar or None, option.group or None
+        names += f"/{dashed(f'no_{name}')}" if bool in kinds else ""
+    metavar, group = option.metavar or "|".join(choices) or None, option.group or None
     info = typer.Option(names, metavar=metavar, help=text, rich_help_panel=group)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[read_as, info]
@@ -106,20 +105,12 @@ def _value(name: str, given: Any, kind: Any, option: Option) -> Any:
     """Return the value of an option; lists of names are split at commas."""
     if given is not None and option.read:
         return option.read(given)
-    if given is not None and _choices(kind):
-        return choice(dashed(name), given, _choices(kind))
+    if given is not None and (choices := choices_of(kind)):
+        return choice(dashed(name), given, choices)
     if not isinstance(given, list) or "=" in option.metavar:
         return given
     is_files = option.metavar == "FILE"
     return [Path(text) for text in given] if is_files else words(dashed(name), given)
-
-
-def _members(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-
-
-def _choices(kind: Any) -> tuple[str, ...]:
-    return next((get_args(some) for some in _members(kind) if get_origin(some) is Literal), ())
 
 
 def choice(option: str, value: str, choices: Sequence[str]) -> str:

@@ -27,8 +27,9 @@ def report(
 ) -> int:
     """Write a report of runs: an offline page with figures and tables.
 
-    Also prints the table of results and updates scores.csv. A run may still be in progress.
-    Invalid files under cells/ are reported and left out. Exit code 1 if a cell failed.
+    Also prints the table of results, and updates scores.csv unless it lists a cell that is missing
+    or damaged. A run may still be in progress. Invalid files under cells/ are reported and left
+    out. Exit code 1 if a cell failed, is damaged or is missing.
     """
     return _report(runs, out, formats)
 
@@ -58,10 +59,10 @@ def _report(runs: Sequence[Path], out: Path | None, formats: Sequence[str]) -> i
         if resolved[number] in resolved[:number]:
             raise SettingsError(f"{run} is named twice. Remove one.")
     with garbage_collection_paused():
-        cells, notes = read_runs([Store(run) for run in runs])
+        cells, notes, is_damaged = read_runs([Store(run) for run in runs])
         gc.freeze()  # all cells stay in memory, so later searches can skip them
     reference = Store(runs[0]).questions()[-1].reference
-    if len(runs) == 1:
+    if len(runs) == 1 and not is_damaged:  # else the table would forget what is lost
         try:
             Store(runs[0]).write_scores(to_csv(scores_frame(cells, reference)))
         except RunFolderError as error:
@@ -71,7 +72,7 @@ def _report(runs: Sequence[Path], out: Path | None, formats: Sequence[str]) -> i
     code = show_results(runs[0] if len(runs) == 1 else None, cells, reference)
     files = write_report(runs, out, formats=kinds, contents=(cells, notes))
     say(f"Report: {files.page}")
-    return code
+    return 1 if is_damaged else code
 
 
 @command
@@ -100,7 +101,7 @@ def power(
     if not 0.0 < power < 1.0:
         raise SettingsError(f"--power {power:g}: must be above 0 and below 1, such as .8.")
     store = Store(run)
-    cells, notes = read_runs([store])
+    cells, notes, is_damaged = read_runs([store])
     note(*notes)
     question = store.questions()[-1]
     comparisons = comparisons_frame(cells, question)
@@ -143,4 +144,4 @@ def power(
         f"{' (the share of the last look)' if looks else ''}, with {most[0]} seeds ({most[1]} to "
         f"{most[2]}){'' if looks else ' in a run without looks'}."
     )
-    return 0
+    return int(is_damaged)

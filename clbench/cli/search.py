@@ -183,7 +183,7 @@ def combine(
     ] = None,
     division: Annotated[
         Division | None,
-        Option("Layer groups of the trials.", "code|paper", default="the search's, or code"),
+        Option("Layer groups of the trials.", default="the search's, or code"),
     ] = None,
     replace: Annotated[bool, Option("Overwrite existing files.")] = False,
 ) -> int:

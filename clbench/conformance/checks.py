@@ -21,6 +21,7 @@ from clbench.conformance.sessions import (
     run_candidate,
 )
 from clbench.core.errors import ClbenchError, SettingsError, count, explain
+from clbench.core.user_code import own_state
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import Baseline
 from clbench.suite.plugins import load_plugins
@@ -297,6 +298,7 @@ def cost(session: Session) -> str:
     )
 
 
+@own_state()
 def check(
     method: str | Baseline | type[Method],
     *,

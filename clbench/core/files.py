@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import hashlib
 import json
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,12 +22,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def check_working_folder() -> None:
+    """Raise a DataError if the working folder was deleted: hardly anything can be done there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise DataError("The working folder was deleted. Change to another folder.") from None
+
+
 def user_path(text: str | Path, what: str, base: Path = Path()) -> Path:
     """Return a path as the user wrote it, from the folder `base`, with ``~`` expanded.
 
     Raises a DataError that begins with `what`, such as ``--out``, if no file can have that path:
-    it is too long, a loop of links, or has a NUL character.
+    it is too long, a loop of links, or has a NUL character; or if the working folder was deleted.
     """
+    check_working_folder()
     path = base / os.path.expanduser(text)  # noqa: PTH111 - pathlib's raises for an unknown ~user
     try:
         path.stat()
@@ -51,6 +60,24 @@ def read_file(path: Path) -> bytes:
     """Return the bytes of a regular file; an OSError for anything else, such as a pipe."""
     check_regular(path)
     return path.read_bytes()
+
+
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""The first bytes of a text in UTF-16."""
+
+
+def not_utf8(content: bytes, file: str) -> str:
+    """Return the end of a message on a text that is not UTF-8, with the remedy; empty if it is."""
+    try:
+        content.decode()
+        return ""
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+    name = "UTF-16" if content[:2] in UTF16 else "WINDOWS-1252"
+    return (
+        f", line {line}: is not UTF-8 but perhaps {name}. Save it as UTF-8: iconv -f {name} "
+        f"-t UTF-8 {file} > NEW."
+    )
 
 
 def digest(content: bytes | str | Path) -> str:
@@ -269,7 +296,7 @@ def locked(out: Path, *, marker: Path) -> Iterator[None]:
 
 
 def _acquire(handle: int, out: Path) -> None:
-    """Lock the open file and write this process's id and host into it.
+    """Lock the open file and write this process's id and the time into it, but no host or user.
 
     Ray's workers compare this text to find out whether they see the same folder.
     """
@@ -289,6 +316,6 @@ def _acquire(handle: int, out: Path) -> None:
         if isinstance(error, OSError) and error.errno not in unsupported:
             raise
         return
-    holder = f"pid {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}\n"
+    holder = f"pid {os.getpid()} since {datetime.now():%Y-%m-%d %H:%M:%S.%f}\n"
     os.ftruncate(handle, 0)
     os.pwrite(handle, holder.encode(), 0)

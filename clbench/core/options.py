@@ -6,10 +6,15 @@ signature and the docstring of functions such as `clbench.run`, and the command 
 
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
+from functools import cache, partial, wraps
+from types import UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from clbench.core.errors import SettingsError, describe_errors, join_names, named, sentence
 
 A = TypeVar("A")
 P = ParamSpec("P")
@@ -25,7 +30,7 @@ class Option:
     text
         What it does, in sentences.
     metavar
-        Stands for the value on the command line; empty for a flag.
+        Stands for the value on the command line; empty for a flag, or for one of several words.
     group
         Heading above it in the help of a command.
     default
@@ -53,6 +58,47 @@ def options_of(kind: type) -> dict[str, tuple[Any, Option]]:
     hints = get_type_hints(kind, include_extras=True).items()
     parts = {name: get_args(hint)[:2] for name, hint in hints if hasattr(hint, "__metadata__")}
     return {name: (pair[0], pair[1]) for name, pair in parts.items() if type(pair[1]) is Option}
+
+
+def members(kind: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type itself."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def choices_of(kind: Any) -> tuple[str, ...]:
+    """Return the words that an option of this type may be; empty if it may be others."""
+    return next((get_args(some) for some in members(kind) if get_origin(some) is Literal), ())
+
+
+def check_types(options: Any) -> None:
+    """Check the types of a dataclass of options; a single value becomes a sequence of one.
+
+    Raises
+    ------
+    SettingsError
+        For the first option that is not of its type, or none of its words.
+    """
+    values = {}
+    for name, (kind, _) in options_of(type(options)).items():
+        value, kinds = getattr(options, name), {get_origin(k) or k: k for k in members(kind)}
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        if (Sequence in kinds or tuple in kinds) and type(value) not in kinds:
+            value = tuple(value) if is_list else (value,)
+            object.__setattr__(options, name, value)
+        values[name] = value
+    try:
+        _model(type(options)).model_validate(values)  # type: ignore[arg-type]
+    except ValidationError as error:
+        name, text = str(error.errors()[0]["loc"][0]), describe_errors(error, values)[0]
+        raise SettingsError(f"{named(name)}{sentence(text.removeprefix(name))}") from error
+
+
+@cache
+def _model(kind: type) -> type[BaseModel]:
+    """Return a model of the types of a dataclass of options, which converts nothing."""
+    config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    fields: dict[str, Any] = {name: (hint, ...) for name, (hint, _) in options_of(kind).items()}
+    return create_model("Options", __config__=config, **fields)
 
 
 def takes(kind: Callable[P, A]) -> Callable[[Callable[[A], T]], Callable[P, T]]:
@@ -91,10 +137,13 @@ def described(kind: type[T]) -> type[T]:
     return kind
 
 
-def _describe(kind: type, text: str | None) -> str:
+def _describe(kind: type, docstring: str | None) -> str:
     options, lines = options_of(kind), list[str]()
     for name in inspect.signature(kind).parameters:
-        _, option = options[name]
-        default = f" By default {option.default}." if option.default else ""
-        lines += [name, *(f"    {line}" for line in textwrap.wrap(option.text + default, 95))]
-    return inspect.cleandoc(text or "").replace("{options}", "\n".join(lines))
+        kind_of, option = options[name]
+        text, words = option.text, choices_of(kind_of)
+        if not all(word in text for word in words):
+            text += f" One of {join_names(words)}."
+        text += f" By default {option.default}." if option.default else ""
+        lines += [name, *(f"    {line}" for line in textwrap.wrap(text, 95))]
+    return inspect.cleandoc(docstring or "").replace("{options}", "\n".join(lines))

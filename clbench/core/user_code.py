@@ -1,7 +1,7 @@
-"""The boundary around user code: plug-ins, hooks, metrics, shifts and loaders of tasks.
+"""The boundary around user code: plug-ins, hooks, metrics, shifts, loaders of tasks, and callers.
 
 Whatever such code raises becomes one line, and the settings of the process that plug-ins change are
-put back.
+put back. What clbench computes does not depend on the settings of its caller.
 """
 
 import os
@@ -11,32 +11,39 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clbench.core.errors import ClbenchError, PluginError, explain, join_names
+from clbench.core.errors import ClbenchError, PluginError, SettingsError, explain, join_names
 
 WARNINGS = "the warning filters"
 """What importing a module may change for good."""
 RANDOM = ("torch's random numbers", "NumPy's random numbers", "Python's random numbers")
 
 
+_ANY = object()
+
+
 class Setting(NamedTuple):
-    """A setting of the process: its name in messages, how to read it, and how to set it."""
+    """A setting of the process: its name in messages, how to read it, and how to set it.
+
+    `own` is its value wherever clbench computes, unless that may be any.
+    """
 
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], object]
+    own: Any = _ANY
 
 
 class GlobalState:
     """A snapshot of the settings of the process that plug-ins change.
 
-    These are torch's default type and device, gradient mode and thread count; the random numbers of
-    torch, NumPy and Python; the warning filters, the working folder, and the handlers of SIGINT and
-    SIGTERM.
+    These are torch's default type and device, modes, kernels, hooks of all modules and thread
+    count; the random numbers of torch, NumPy and Python; the warning filters, the working folder,
+    and the handlers of SIGINT and SIGTERM.
 
     Parameters
     ----------
@@ -101,6 +108,39 @@ def unchanged(what: str) -> Iterator[None]:
         )
 
 
+@contextmanager
+def own_state() -> Iterator[None]:
+    """Compute with clbench's own settings of torch inside the block, and put the caller's back.
+
+    Otherwise scores would depend on a default type, an autocast or a hook of the caller.
+
+    Raises
+    ------
+    SettingsError
+        If a setting cannot be changed.
+    """
+    before = [(each, each.read()) for each in _torch_settings() if each.own is not _ANY]
+    try:
+        for setting, value in before:
+            if value is not None and value != setting.own:
+                setting.write(setting.own)
+            if setting.read() != setting.own:
+                raise SettingsError(
+                    f"{setting.name}: clbench needs its own, and cannot change yours. Undo your "
+                    "change before you call clbench."
+                )
+        with ExitStack() as stack:
+            if torch := sys.modules.get("torch"):
+                stack.enter_context(torch.inference_mode(mode=False))
+                if torch.get_default_device() != (cpu := torch.device("cpu")):
+                    stack.enter_context(cpu)  # costs time at each call of torch
+            yield
+    finally:
+        for setting, value in before:
+            if value is not None and setting.read() != value:
+                setting.write(value)
+
+
 def _python_settings() -> Iterator[Setting]:
     yield Setting(RANDOM[2], random.getstate, random.setstate)
     yield Setting(WARNINGS, lambda: list(warnings.filters), _write_warnings)
@@ -125,12 +165,44 @@ def _torch_settings() -> Iterator[Setting]:
     def write_numpy(state: bytes) -> None:
         np.random.set_state(pickle.loads(state))  # noqa: NPY002
 
-    yield Setting("torch's default type", torch.get_default_dtype, torch.set_default_dtype)
+    def read_precision() -> str | None:
+        with suppress(RuntimeError):  # set through torch.backends, it cannot be read
+            return torch.get_float32_matmul_precision()
+        return None
+
+    float32, devices, kernels = torch.float32, ("cpu", "cuda", "mps"), torch.backends.cuda
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    read, write = torch.get_default_dtype, torch.set_default_dtype
+    yield Setting("torch's default type", read, write, float32)
     yield Setting("torch's default device", torch.get_default_device, write_device)
-    yield Setting("torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled)
+    yield Setting("torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled, True)
     yield Setting("torch's thread count", torch.get_num_threads, torch.set_num_threads)
     yield Setting(RANDOM[0], _read_torch_random, _write_torch_random)
     yield Setting(RANDOM[1], read_numpy, write_numpy)
+    write = torch.set_float32_matmul_precision
+    yield Setting("torch's precision of products", read_precision, write, "highest")
+    read, write = torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
+    yield Setting("torch's deterministic algorithms", read, write, 0)
+    for name in ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp"):
+        read, write = getattr(kernels, f"{name}_enabled"), getattr(kernels, f"enable_{name}")
+        yield Setting("torch's kernels for attention", read, write, True)
+    # The weights that an outer autocast has cached would be those of earlier steps.
+    caches = not any(map(torch.is_autocast_enabled, devices))
+    read, write = torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
+    yield Setting("torch's autocast", read, write, caches)
+    for device in devices:
+        read = partial(torch.is_autocast_enabled, device)
+        yield Setting("torch's autocast", read, partial(torch.set_autocast_enabled, device), False)
+    for module in ("torch.nn.modules.module", "torch.optim.optimizer"):
+        for name, hooks in vars(sys.modules[module]).items():
+            if name.startswith("_global_") and isinstance(hooks, dict):
+                yield Setting("torch's hooks of all modules", hooks.copy, partial(_fill, hooks), {})
+
+
+def _fill(present: dict[Any, Any], values: dict[Any, Any]) -> None:
+    present.clear()
+    present.update(values)
 
 
 def _read_torch_random() -> tuple[bytes, ...]:

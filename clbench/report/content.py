@@ -9,16 +9,19 @@ import pandas as pd
 
 from clbench.core.errors import RunFolderError, join_names
 from clbench.figures.curves import ANNEALING
+from clbench.methods.base import METHODS
 from clbench.report.question import mark, paper_frame
 from clbench.results import score_tables
-from clbench.results.cell import CellResult, StageRecord, summarizer, without_extra_points
+from clbench.results.cell import CellResult, StageRecord, plain, summarizer, without_extra_points
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.published import compare_published
+from clbench.results.resume import first_difference
 from clbench.results.statistics import ALPHA, summarise
 from clbench.results.store import Cells, Store
 from clbench.suite.schema import FEWEST, Question
 from clbench.suite.scores import SCORE, SCORES, Score
+from clbench.training.protocol import Protocol
 
 COSTS = {
     "train_seconds": ("train s", "seconds of training, without scoring"),
@@ -291,8 +294,8 @@ Meanings = dict[tuple[str, str], Any]
 """What names stand for: settings, by kind (``method`` or ``scenario``) and name."""
 
 
-def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
-    """Return the cells of all runs, and notes on invalid files and on differences.
+def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str], bool]:
+    """Return the cells of all runs, notes on them, and whether a cell is damaged or missing.
 
     If a name means different things in two runs, the name of the later run is added to it: to a
     scenario with other rows or settings, to a method with other settings or with a seed that an
@@ -306,6 +309,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
     """
     cells: list[CellResult] = []
     notes: list[str] = []
+    is_damaged = False
     keys: set[str] = set()
     earlier: Meanings = {}
     labels = _labels(stores)
@@ -313,12 +317,14 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
     for store, label in zip(stores, labels, strict=True):
         run, meanings = _read_run(store, summarize)
         notes += run.broken_lines(())
-        changed = {key for key, value in meanings.items() if earlier.get(key, value) != value}
+        is_damaged = is_damaged or bool(run.broken or run.missing)
+        pairs = {key: (earlier.get(key, value), value) for key, value in meanings.items()}
+        texts = {key: _difference(*pair) for key, pair in pairs.items() if pair[0] != pair[1]}
+        changed = {key: text.removeprefix("was run with ") for key, text in texts.items() if text}
         what = {"method": "settings", "scenario": "tasks or settings"}
         notes += [
-            f"{name} in {label} has other {what[kind]} than in earlier runs."
-            for kind, name in meanings
-            if (kind, name) in changed
+            f"{name} in {label} has other {what[kind]} than in earlier runs: {text}."
+            for (kind, name), text in changed.items()
         ]
         clashing = {cell.baseline for cell in run.cells if cell.key in keys}
         clashing |= {name for kind, name in changed if kind == "method"}
@@ -361,7 +367,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str]]:
         f"({join_names(map(str, sorted(seeds)))}), so its scores on them are too good by chance."
         for name, seeds in tuned_on.items()
     ]
-    return cells, notes
+    return cells, notes, is_damaged
 
 
 def _read_run(
@@ -371,9 +377,9 @@ def _read_run(
 
     def record(cell: CellResult) -> CellResult:
         if cell.status == "ok" and cell.reference_of is None:
-            method = [cell.method, cell.settings.get("method")]
-            meanings.setdefault(("method", cell.baseline), method)
-        sections = [cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")]
+            method = {"name": cell.method, "settings": cell.settings.get("method")}
+            meanings.setdefault(("method", cell.baseline), {"method": method})
+        sections = {key: cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")}
         meanings.setdefault(("scenario", cell.scenario), sections)
         return summarize(cell)
 
@@ -383,6 +389,23 @@ def _read_run(
         broken = "".join(f" {line}" for line in list(run.broken_lines(()))[:1])
         raise RunFolderError(f"{store.out} has no finished cell yet. Run it first.{broken}")
     return run, meanings
+
+
+def _difference(before: Any, now: Any) -> str | None:
+    """Return how two meanings differ; a setting of a method that one of them lacks is its default.
+
+    An earlier version of clbench may have had no such setting.
+    """
+    name, both = now.get("method", {}).get("name"), [before, now]
+    settings: list[Any] = [each.get("method", {}).get("settings") or {} for each in both]
+    if settings[0].keys() != settings[1].keys() and name in METHODS:
+        fields = METHODS.get(name).settings_model().model_fields.items()
+        added = plain({n: field.get_default(call_default_factory=True) for n, field in fields})
+        both = [
+            {"method": {**each["method"], "settings": {**added, **own}}}
+            for each, own in zip(both, settings, strict=True)
+        ]
+    return first_difference(*both)
 
 
 def _curve_filter() -> Callable[[CellResult], bool]:
@@ -416,7 +439,10 @@ def _protocol_differences(stores: Sequence[Store], labels: Sequence[str]) -> lis
         label: store.read_suite().get("protocol", {})
         for label, store in zip(labels, stores, strict=True)
     }
-    protocols = {label: protocol for label, protocol in all_protocols.items() if protocol}
+    # A run of an earlier version may lack a setting, which then had its present default.
+    fields = Protocol.model_fields.items()
+    added = plain({name: field.get_default(call_default_factory=True) for name, field in fields})
+    protocols = {label: {**added, **own} for label, own in all_protocols.items() if own}
     differences = []
     for key in dict.fromkeys(key for protocol in protocols.values() for key in protocol):
         values = {label: protocol.get(key) for label, protocol in protocols.items()}

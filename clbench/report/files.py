@@ -267,7 +267,7 @@ def write_report(
         If a folder is not a run or has no finished cell, or the report cannot be written.
     """
     stores = [Store(Path(run)) for run in runs]
-    cells, notes = read_runs(stores) if contents is None else contents
+    cells, notes = read_runs(stores)[:2] if contents is None else contents
     folder = Path(out) if out is not None else stores[0].out / "report"
     with as_folder_error(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clbench.core.errors import count
 from clbench.results.cell import CellResult, cell_scores, step_of_mean, steps_by_scenario
 from clbench.results.scores import quotient
 from clbench.results.statistics import Floats, critical_difference, crossed_interval, summarise
@@ -196,6 +197,10 @@ class Run:
 
     path: Path
     cells: tuple[CellResult, ...]
+
+    def __repr__(self) -> str:
+        counts = f"{count(len(self.cells), 'cell')}, {len(self.failed)} failed"
+        return f"Run({str(self.path)!r}: {counts})"
 
     @property
     def frame(self) -> pd.DataFrame:

@@ -4,17 +4,25 @@ Every file is written under a temporary name and renamed, so a process that is k
 leaves the old file or the new one. Temporary files end in ``.part``; the next run removes them.
 """
 
+import csv
 import gc
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ValidationError
 
-from clbench.core.errors import MOST_NAMES, RunFolderError, count, describe_errors, named
+from clbench.core.errors import (
+    MOST_NAMES,
+    RunFolderError,
+    count,
+    describe_errors,
+    join_names,
+    named,
+)
 from clbench.core.files import as_folder_error, locked, read_file, write_atomically
 from clbench.results.archive import ARCHIVE, cell_files, extract, read_archive
 from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
@@ -37,21 +45,28 @@ class BrokenFile:
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of a folder in order, and its broken files."""
+    """The cells of a folder in order, its broken files, and keys in its table without a file."""
 
     cells: list[CellResult] = field(default_factory=list)
     broken: list[BrokenFile] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     def broken_lines(self, rerun: Container[str]) -> list[str]:
-        """Return notes on the broken files; `rerun` holds the keys that will be run again."""
+        """Return notes on broken and missing files; `rerun` are the keys that will run again."""
         lines = [
             f"{file.path} is not a valid cell file ({file.error})"
             + (f"; moved to {file.moved_to}." if file.moved_to else ".")
             + (" It will be run again." if file.path.stem in rerun else " It is left out.")
             for file in self.broken[:MOST_NAMES]
         ]
-        rest = len(self.broken) - len(lines)
-        return [*lines, f"And {count(rest, 'more file')} like these."] if rest else lines
+        if rest := len(self.broken) - len(lines):
+            lines.append(f"And {count(rest, 'more file')} like these.")
+        if lost := [key for key in self.missing if key not in rerun]:
+            lines.append(
+                f"scores.csv lists cells that are missing: {join_names(lost)}. Restore them, run "
+                "the suite again, or delete the table if you have removed them."
+            )
+        return lines
 
 
 class Store:
@@ -118,9 +133,11 @@ class Store:
         def file_order(path: Path) -> tuple[int, str]:
             return position.get(path.name.partition("--")[0], len(position)), path.name
 
+        listed = self._listed()  # first: a run may add cells meanwhile
         content, files = Cells(), {path.name: path for path in cell_files(self.out)}
         packed = read_archive(self.out)
         paths = {name: self.out / ARCHIVE / name for name in packed} | files
+        content.missing.extend(key for key in listed if f"{key}.json" not in paths)
         with garbage_collection_paused():
             for path in sorted(paths.values(), key=file_order):
                 is_file = path.name in files
@@ -243,6 +260,13 @@ class Store:
     def write_scores(self, text: str) -> None:
         """Write ``scores.csv``."""
         write_atomically(self.scores_path, text)
+
+    def _listed(self) -> list[str]:
+        """Return the keys of the cells in ``scores.csv``; none if it cannot be read."""
+        with suppress(OSError, ValueError, KeyError, TypeError, csv.Error):
+            rows = csv.DictReader(read_file(self.scores_path).decode().splitlines())
+            return [f"{r['scenario']}--{r['method']}--seed{int(r['seed'])}" for r in rows]
+        return []
 
     def stamps(self) -> dict[str, tuple[int, int]]:
         """Return modification time (ns) and size of each cell file and of the archive, by name."""

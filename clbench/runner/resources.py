@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clbench.core.errors import SettingsError, error_text, named, sentence
-from clbench.core.options import described, where
+from clbench.core.options import check_types, described, where
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ class Resources:
     Raises
     ------
     SettingsError
-        If a number is out of range, or `gpus` is given for a run in one process.
+        If a value is of another type or out of range, or `gpus` is given for a run in one process.
     """
 
     workers: Annotated[
@@ -82,6 +82,7 @@ class Resources:
     ] = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name, value in (("workers", self.workers), ("threads", self.threads)):
             if value is not None and value < 1:
                 raise SettingsError(f"{named(name)} {value}: must be 1 or more.")

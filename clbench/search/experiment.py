@@ -10,6 +10,7 @@ from typing import Self
 
 from clbench.core.errors import SearchError, count, named
 from clbench.core.files import locked, write_atomically
+from clbench.core.user_code import own_state
 from clbench.runner.resources import Resources, cell_resources, connected
 from clbench.search.plan import SearchPlan
 from clbench.search.rates import BASE, SearchSpace, combine
@@ -124,7 +125,7 @@ def search(
     """
     folder = SearchFolder(plan.run.out)
     folder.check(plan.recipe())
-    with locked(folder.path, marker=folder.file):
+    with locked(folder.path, marker=folder.file), own_state():
         past = folder.read()
         pending = plan.settings.trials - sum(trial.status != "running" for trial in past)
         try:

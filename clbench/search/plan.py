@@ -9,10 +9,10 @@ import math
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 from clbench.core.errors import RunFolderError, SettingsError, join_names, named
-from clbench.core.options import described, options_of, search
+from clbench.core.options import check_types, described, search
 from clbench.models.groups import Division, depth_of
 from clbench.results.store import Store
 from clbench.runner.run_state import RunState, read_run_state
@@ -33,9 +33,7 @@ UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 Searcher = Annotated[
     Literal["bayes", "random"],
-    search(
-        "Search algorithm: bayes (tree-structured Parzen estimators) or random.", "bayes|random"
-    ),
+    search("Search algorithm: bayes (tree-structured Parzen estimators) or random."),
 ]
 
 
@@ -50,11 +48,7 @@ def read_seconds(text: str) -> float:
 
 
 def check_settings(settings: Any, rules: dict[str, tuple[bool, str]]) -> None:
-    """Raise a SettingsError for the first setting that breaks its rule, or is no choice of it."""
-    for name, (kind, _) in options_of(type(settings)).items():
-        if get_origin(kind) is Literal:
-            choices = get_args(kind)
-            rules = rules | {name: (getattr(settings, name) in choices, " or ".join(choices))}
+    """Raise a SettingsError for the first setting that breaks its rule."""
     for name, (holds, rule) in rules.items():
         if not holds:
             raise SettingsError(f"{named(name, getattr(settings, name))}: must be {rule}.")
@@ -83,7 +77,7 @@ class SearchSettings:
     searcher: Searcher = "bayes"
     scheduler: Annotated[
         Literal["asha", "none"],
-        search("Scheduler: asha stops weak trials early; none stops no trial.", "asha|none"),
+        search("Scheduler: asha stops weak trials early; none stops no trial."),
     ] = "asha"
     grace: Annotated[int, search("Epochs on D_s before asha may stop a trial.", "EPOCHS")] = 1
     reduction: Annotated[
@@ -94,9 +88,9 @@ class SearchSettings:
         int | None,
         search("Number of learning rates.", "N", default="10, at most layers + 2"),
     ] = None
-    division: Annotated[
-        Division, search("Layer groups of the authors' code or of the paper.", "code|paper")
-    ] = "code"
+    division: Annotated[Division, search("Layer groups of the authors' code or of the paper.")] = (
+        "code"
+    )
     lowest: Annotated[float, search("Lowest learning rate.", "RATE")] = LOWEST
     highest: Annotated[float, search("Highest learning rate.", "RATE")] = HIGHEST
     seed: Annotated[int, search("Seed of the searcher and of training.", "N")] = 0
@@ -118,12 +112,15 @@ class SearchSettings:
     ] = None
 
     def __post_init__(self) -> None:
+        check_types(self)
+        highest = named("highest", self.highest)
         in_time = self.time_limit is None or self.time_limit > 0
         rules = {
             "trials": (self.trials >= 1, "1 or more"),
             "grace": (self.grace >= 1, "1 or more"),
             "reduction": (1.0 < self.reduction < 1e6, "above 1 and below 1e6"),
             "seed": (0 <= self.seed < 2**32, "from 0 to 4294967295"),
+            "lowest": (0 < self.lowest < self.highest, f"above 0 and below {highest}"),
             "time_limit": (in_time, "above 0 seconds"),
         }
         check_settings(self, rules)
@@ -261,10 +258,10 @@ class TuneSettings:
     ] = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         in_time = self.minutes is None or 0.0 < self.minutes < math.inf
         rules = {
             "trials": (1 <= self.trials <= 10_000, "from 1 to 10000"),
-            "seeds": (not isinstance(self.seeds, str), "numbers, such as 1000,1001"),
             "minutes": (in_time, "a number above 0"),
         }
         check_settings(self, rules)

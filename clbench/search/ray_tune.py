@@ -13,7 +13,7 @@ import numpy as np
 from autogluon.core.hpo import ray_hpo
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
-from ray.tune.search import basic_variant, hyperopt
+from ray.tune.search import hyperopt
 
 from clbench.core.errors import count, explain
 from clbench.core.seeds import stream_seed
@@ -33,6 +33,7 @@ from clbench.suite.plan import Cell
 
 SHIFT_EPOCHS = "shift_epochs"
 """Key of the epochs trained on D_s, which decide when a trial is compared with others."""
+DIED = "its worker died, perhaps out of memory"
 MAX_FAILURES = 3
 """A search ends after this many failures if no trial has succeeded."""
 
@@ -63,11 +64,16 @@ def make_searcher(
     )
 
 
-def tell(searcher: hyperopt.HyperOptSearch, scores: Sequence[float]) -> None:
-    """Tell a searcher the scores of its first points, which it only accepts as suggestions."""
+def tell(
+    searcher: hyperopt.HyperOptSearch, scores: Sequence[float | None]
+) -> list[Mapping[str, Any]]:
+    """Tell a searcher the scores of its next points, and return these; None: no result."""
+    points = []
     for number, score in enumerate(scores):
-        searcher.suggest(f"past{number}")
-        searcher.on_trial_complete(f"past{number}", {"reward": score})
+        points.append(searcher.suggest(f"past{number}"))
+        result = {} if score is None else {"reward": score}
+        searcher.on_trial_complete(f"past{number}", result, error=score is None)
+    return points
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,7 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
     ) -> None:
         self.settings, self.space, self.epochs, self.workers = settings, space, epochs, workers
         self.ended = [trial for trial in past if trial.status != "running"]
+        self._rewards = [None if t.reason == DIED else t.rewards[-1] for t in self.ended]
         self.failures: list[str] = []
         self.searcher, self.scheduler = self._make_searcher(past), self._make_scheduler()
         self._write = write
@@ -149,17 +156,28 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
         return {}
 
     def _make_searcher(self, past: Sequence[TrialRecord]) -> Any:
-        """Return a searcher that begins with past and interrupted trials, or the flat rate."""
-        interrupted = [trial.rates for trial in past if trial.status == "running"]
-        initial = dict.fromkeys(map(tuple, interrupted if past else [self.space.flat]))
-        seed = stream_seed("search", self.settings.seed, len(past)) % 2**32
-        if self.settings.searcher == "random":
-            points = [self.space.point(rates) for rates in initial]
-            return basic_variant.BasicVariantGenerator(
-                points or None, self.workers or 0, random_state=seed
-            )
+        """Return a searcher that goes on where past trials end, see `setup`.
+
+        It is that of the first session, if this suggests the past and the interrupted trials again
+        once it is told their rewards, as after a search with one worker: the next rates are then
+        those of an undisturbed search. Another one begins with these trials.
+        """
         ended = [trial.rates for trial in self.ended]
-        return make_searcher([self.space.point(rates) for rates in (*ended, *initial)], seed)
+        running = [trial.rates for trial in past if trial.status == "running"]
+        interrupted = dict.fromkeys(tuple(rates) for rates in running if rates not in ended)
+        rates = [*ended, *map(list, interrupted)]
+
+        def make(first: list[list[float]], sessions: int) -> Any:
+            seed = stream_seed("search", self.settings.seed, sessions) % 2**32
+            random_points = 10**9 if self.settings.searcher == "random" else 20
+            return make_searcher([self.space.point(each) for each in first], seed, random_points)
+
+        replay = make([self.space.flat], 0)
+        replay.set_search_properties("reward", "max", domains(self.space.sweep))
+        points = [*tell(replay, self._rewards)]
+        points += [replay.suggest(str(number)) for number in range(len(interrupted))]
+        is_equal = np.allclose([self.space.rates(point) for point in points], rates, rtol=1e-9)
+        return make([self.space.flat], 0) if is_equal else make(rates, len(past))
 
     def _make_scheduler(self) -> Any:
         """Return ASHA, or a scheduler that stops no trial.
@@ -183,8 +201,7 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
         Ray Tune itself restores an experiment only from its own pickles and with the original
         number of trials.
         """
-        if isinstance(self.searcher, hyperopt.HyperOptSearch):
-            tell(self.searcher, [trial.rewards[-1] for trial in self.ended])
+        tell(self.searcher, self._rewards)
         if isinstance(self.scheduler, AsyncHyperBandScheduler):
             for trial in self.ended:
                 stub = SimpleNamespace(trial_id=f"past{trial.number}")
@@ -229,7 +246,7 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
     def on_trial_error(self, trial: Any, **info: Any) -> None:
         """Record that a worker died; exceptions in a trial are reported as results instead."""
         seconds = time.monotonic() - self._start[trial.trial_id]
-        self._fail(trial, "its worker died, perhaps out of memory", seconds)
+        self._fail(trial, DIED, seconds)
 
     def __call__(self, trial_id: str, result: Any) -> bool:
         """Return False: stopping single trials is up to the scheduler."""

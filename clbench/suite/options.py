@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError
 
@@ -22,7 +22,7 @@ from clbench.core.errors import (
     sentence,
 )
 from clbench.core.files import user_path
-from clbench.core.options import OF_SUITE, described, how, what, where
+from clbench.core.options import OF_SUITE, check_types, described, how, what, where
 from clbench.models.locate import MODELS
 from clbench.suite.baselines import Baseline
 from clbench.suite.read import Suite, packaged_files
@@ -48,8 +48,8 @@ class RunOptions:
     Raises
     ------
     SettingsError
-        If a value is empty, the device is not ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or
-        ``mps``, or seeds are not unique whole numbers from 0 to 2³² - 1.
+        If a value is of another type or empty, the device is not ``auto``, ``cpu``, ``cuda``,
+        ``cuda:N`` or ``mps``, or seeds are not unique whole numbers from 0 to 2³² - 1.
     """
 
     model: Annotated[
@@ -97,11 +97,8 @@ class RunOptions:
         how("Maximum rows of each task to score on.", "ROWS", default="the suite's, else limit"),
     ] = None
     subset: Annotated[
-        str | None,
-        how(
-            "Training rows within the limit: the same for every seed, or others for each.",
-            "fixed|seed",
-        ),
+        Literal["fixed", "seed"] | None,
+        how("Training rows within the limit: the same for every seed, or others for each."),
     ] = None
     epochs: Annotated[
         int | None,
@@ -110,18 +107,12 @@ class RunOptions:
         ),
     ] = None
     precision: Annotated[
-        str | None,
-        how(
-            "Training precision; auto is bf16 where it is measured to be 1.3 times as fast.",
-            "auto|float32|bf16",
-        ),
+        Literal["auto", "float32", "bf16"] | None,
+        how("Training precision; auto is bf16 where it is measured to be 1.3 times as fast."),
     ] = None
     head: Annotated[
-        str | None,
-        how(
-            "Heads for each task, or the model's own head, which answers in words.",
-            "classification|language-model",
-        ),
+        Literal["classification", "language-model"] | None,
+        how("Heads for each task, or the model's own head, which answers in words."),
     ] = None
     lm_eval: Annotated[
         Sequence[str] | None,
@@ -176,18 +167,14 @@ class RunOptions:
     ] = False
 
     def __post_init__(self) -> None:
-        for name in ("methods", "scenarios", "seeds", "plugins", "lm_eval"):
-            value = getattr(self, name)
-            if name == "seeds" and isinstance(value, str):
-                object.__setattr__(self, name, read_seeds(value))
-            elif value is not None:
-                is_list = isinstance(value, Sequence) and not isinstance(value, str)
-                values = tuple(value) if is_list else (value,)
-                object.__setattr__(self, name, values)
-                if name != "plugins" and not values:
-                    raise SettingsError(
-                        f"{named(name)}: is empty. Leave it out for the suite's {name}."
-                    )
+        check_types(self)
+        if isinstance(self.seeds, str):
+            object.__setattr__(self, "seeds", read_seeds(self.seeds))
+        for name in ("methods", "scenarios", "seeds", "lm_eval"):
+            if getattr(self, name) == ():
+                raise SettingsError(
+                    f"{named(name)}: is empty. Leave it out for the suite's {name}."
+                )
         if self.sweep is not None and not 2 <= self.sweep <= MOST_POINTS:
             raise SettingsError(f"{named('sweep')} {self.sweep}: must be from 2 to {MOST_POINTS}.")
         for name in ("data", "out"):
@@ -205,7 +192,7 @@ class RunOptions:
             )
         seeds = () if isinstance(self.seeds, str) else self.seeds or ()
         for position, seed in enumerate(seeds):
-            if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+            if not 0 <= seed < 2**32:
                 raise SettingsError(
                     f"{named('seeds')}: must be whole numbers from 0 to 4294967295, got "
                     f"{seed!r:.60}."
@@ -317,7 +304,7 @@ class RunOptions:
 
 
 def read_seeds(text: str) -> tuple[int, ...] | str:
-    """Return the seeds of a text such as ``0,1,2``, ``0-4`` or ``7,0-4``, in order, each once.
+    """Return the seeds of a text such as ``0,1,2``, ``0-4`` or ``7,0-4``, in order.
 
     ``until-settled`` becomes ``until-settled:5,10,20``, with its default looks.
     """
@@ -328,7 +315,7 @@ def read_seeds(text: str) -> tuple[int, ...] | str:
             counts = [int(part) for part in parts]
             if counts[0] >= FEWEST and counts[-1] <= MOST_SEEDS and sorted({*counts}) == counts:
                 return f"{UNTIL_SETTLED}:{','.join(map(str, counts))}"
-    seeds: dict[int, None] = {}
+    seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
@@ -339,7 +326,7 @@ def read_seeds(text: str) -> tuple[int, ...] | str:
             )
         if len(seeds) + last - first >= MOST_SEEDS:
             raise SettingsError(f"{named('seeds')} {text!r}: has more than {MOST_SEEDS} seeds.")
-        seeds.update(dict.fromkeys(range(first, last + 1)))
+        seeds += range(first, last + 1)
     return tuple(seeds)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from clbench.core import errors
-from clbench.core.files import read_file, user_path
+from clbench.core.files import not_utf8, read_file, user_path
 from clbench.suite.plugins import load_plugins
 from clbench.suite.schema import SuiteFile, derived_name
 
@@ -152,8 +152,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise errors.SuiteError(f"{file}: cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise errors.SuiteError(f"{file}, line {line}: is not UTF-8. Save it as UTF-8.") from error
+        raise errors.SuiteError(f"{file}{not_utf8(error.object, file)}") from error
     except ValueError as error:
         raise errors.SuiteError(
             f"{file}: is not valid TOML: {str(error).partition(';')[0]}."

@@ -1,16 +1,21 @@
 """Tasks in tables: their rows, and tables in CSV, TSV, JSON Lines and Parquet files."""
 
+import csv
+import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from clbench.core import errors
-from clbench.core.files import digest, read_file, user_path
+from clbench.core.files import UTF16, digest, not_utf8, read_file, user_path
 from clbench.core.seeds import numpy_stream
 from clbench.tasks.metrics import check_metrics
 from clbench.tasks.spec import SPLITS, SUFFIXES, FileTaskSpec, Split, TableSpec, label_name
@@ -31,17 +36,24 @@ class Table:
     Attributes
     ----------
     where
-        Task and file or split, with which messages begin. Rows in messages count from 0.
+        Task and file or split, with which messages begin.
     cells
         Values by column, each of one type; None for a missing cell.
     names
         Names of the classes that whole numbers as labels stand for, if they are known.
+    line
+        Returns the line of a text file on which a row begins, from 1; 0 if it is unknown.
     """
 
     where: str
     spec: TableSpec
     cells: Mapping[str, Sequence[Any]]
     names: Sequence[str] | None = None
+    line: Callable[[int], int] = lambda row: 0
+
+    def at(self, row: int) -> str:
+        """Return where a row is, as an editor counts lines, or without these from 0."""
+        return f"line {line}" if (line := self.line(row)) else f"row {row} (counted from 0)"
 
     @cached_property
     def _of_classes(self) -> list[int]:
@@ -114,9 +126,9 @@ class Table:
             other = spellings.setdefault(number if math.isfinite(number) else name, name)
             if other != name:
                 raise errors.DataError(
-                    f"{where} has {other!r} on row {first_rows[other]} and {name!r} on row "
-                    f"{first_rows[name]} (counted from 0). Write each number in one way, or list "
-                    "the classes in `labels`."
+                    f"{where} has {other!r} on {self.at(first_rows[other])} and {name!r} on "
+                    f"{self.at(first_rows[name])}. Write each number in one way, or list the "
+                    "classes in `labels`."
                 )
         if len(names) > MANY_CLASSES and 2 * len(names) > len(labels):
             raise errors.DataError(
@@ -153,8 +165,7 @@ class Table:
             if not isinstance(cell, types) and cell is not None:
                 raise errors.DataError(
                     f"{self.where}: column {column!r} has {errors.format_value(cell)}, "
-                    f"{errors.describe_type(cell)}, on row {row} (counted from 0). Name a column "
-                    f"of {needed}."
+                    f"{errors.describe_type(cell)}, on {self.at(row)}. Name a column of {needed}."
                 )
         return cells
 
@@ -166,8 +177,8 @@ class Table:
             what = single if len(columns) == 1 else f"columns {errors.join_names(columns)} are all"
             raise errors.DataError(
                 f"{self.where}: {what} empty in {len(missing)} of "
-                f"{errors.count(len(cells), 'row')}, first in row {missing[0]} (counted from 0). "
-                f"Fill it in or remove such rows{skip}."
+                f"{errors.count(len(cells), 'row')}, first on {self.at(missing[0])}. Fill it in or "
+                f"remove such rows{skip}."
             )
 
     def _groups(self) -> np.typing.NDArray[np.int64] | None:
@@ -187,8 +198,7 @@ class Table:
                 allowed = "`labels`" if self.spec.labels else "those of the training rows"
                 hint = UNLABELLED if name == "-1" else errors.did_you_mean(name, numbers)
                 raise errors.DataError(
-                    f"{self.where}: label {name!r} on row {row} (counted from 0) is not among "
-                    f"{allowed}.{hint}"
+                    f"{self.where}: label {name!r} on {self.at(row)} is not among {allowed}.{hint}"
                 )
             yield numbers[name]
 
@@ -196,8 +206,8 @@ class Table:
         number = math.nan if isinstance(cell, bool) else _as_number(cell)
         if not abs(number) <= LARGEST_TARGET:
             raise errors.DataError(
-                f"{self.where}: {errors.format_value(cell)} in column {self.spec.label!r} on row "
-                f"{row} (counted from 0) is not a number up to 1e38, as regression = true needs."
+                f"{self.where}: {errors.format_value(cell)} in column {self.spec.label!r} on "
+                f"{self.at(row)} is not a number up to 1e38, as regression = true needs."
             )
         return number
 
@@ -330,32 +340,40 @@ class FileTask(TableTask):
 
     def _read(self, base: Path, split: Split, *more: str) -> Table:
         import pyarrow as pa
-        from pyarrow import csv, json, parquet
+        from pyarrow import csv as tables
+        from pyarrow import json, parquet
 
         spec, where, content = self.spec, self._where(split), self._content(base, split)
         kind, buffer = spec.format_of(spec.paths[split]), pa.BufferReader(content)
         block = {"block_size": len(content) + 1, "use_threads": False}
         columns = list(dict.fromkeys([*spec.columns, *more]))
+        separator = spec.separator or ("\t" if kind == "tsv" else ",")
+        line = partial(_line, content, kind, separator, quotes=spec.quotes)
+        if content[:2] in UTF16:  # else read as other columns
+            raise errors.DataError(f"{where}{not_utf8(content, spec.paths[split])}")
         try:
             if kind == "parquet":
                 table = parquet.ParquetFile(buffer).read()
             elif kind == "jsonl":
                 table = json.read_json(buffer, json.ReadOptions(**block))
             else:
-                table = csv.read_csv(
+                table = tables.read_csv(
                     buffer,
-                    csv.ReadOptions(**block),
-                    csv.ParseOptions(
-                        delimiter=spec.separator or ("\t" if kind == "tsv" else ","),
+                    tables.ReadOptions(**block),
+                    tables.ParseOptions(
+                        delimiter=separator,
                         quote_char='"' if spec.quotes else False,
                         newlines_in_values=True,
                     ),
-                    csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
+                    tables.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
                 )
             check_columns(columns, table.column_names, where)
             cells = {column: table.column(column).to_pylist() for column in columns}
         except (pa.ArrowException, OSError, ValueError) as error:
+            if kind != "parquet" and (problem := not_utf8(content, spec.paths[split])):
+                raise errors.DataError(f"{where}{problem}") from error
             reason = " ".join(str(error).split())[:200]
+            reason = re.sub(r"Row #(\d+)", lambda row: f"line {line(int(row[1]) - 2)}", reason)
             name = "Parquet file" if kind == "parquet" else f"{kind} file in UTF-8"
             raise errors.DataError(f"{where}: not a valid {name} ({reason}).") from error
         if not len(table):
@@ -365,4 +383,24 @@ class FileTask(TableTask):
                 f"{where}: a quoted text spans several lines, which TSV does not allow. Set "
                 "quotes = false if quotes are plain characters, or save the file as CSV."
             )
-        return Table(where, spec, cells)
+        return Table(where, spec, cells, line=line)
+
+
+def _line(content: bytes, kind: str, separator: str, row: int, *, quotes: bool) -> int:
+    """Return the line on which a row of a file begins, from 1; 0 if the file has none."""
+    text = io.StringIO(content.decode("utf-8-sig", "replace"), newline="")
+    if kind == "parquet":
+        return 0
+    if kind == "jsonl":
+        return next(islice((n for n, some in enumerate(text, 1) if some.strip()), row, None), 0)
+    quoting: Any = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+    reader, begins = csv.reader(text, delimiter=separator, quoting=quoting), list[int]()
+    with suppress(csv.Error):  # a field is too long
+        begin = 1
+        for record in reader:
+            if record:  # empty lines do not count
+                begins.append(begin)
+            begin = reader.line_num + 1
+            if len(begins) > row + 1:  # the first one is the header
+                return begins[-1]
+    return 0

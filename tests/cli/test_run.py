@@ -364,7 +364,7 @@ def test_a_report_changes_nothing_but_the_scores(
     (cells / "foreign.json").write_text('{"a": 1}')
     before = {path: path.read_bytes() for path in cells.rglob("*.json")}
     code, _, err = clbench("report", "results/mine", "--formats", "png")
-    assert code == 0
+    assert code == 1
     assert err.splitlines() == [
         "results/mine/cells/foreign.json is not a valid cell file (key: is missing). It is left "
         "out.",
@@ -372,7 +372,13 @@ def test_a_report_changes_nothing_but_the_scores(
         "is left out.",
     ]
     assert {path: path.read_bytes() for path in cells.rglob("*.json")} == before
-    assert len(pd.read_csv(place / "results/mine/scores.csv")) == 3
+    assert len(pd.read_csv(place / "results/mine/scores.csv")) == 4  # else the lost is forgotten
+    (cells / f"{KEYS[1]}.json").unlink()
+    for _ in range(2):
+        code, _, err = clbench("report", "results/mine", "--formats", "png")
+        assert code == 1
+        assert f"scores.csv lists cells that are missing: {KEYS[1]}. Restore them" in err
+    (cells / f"{KEYS[1]}.json").write_text("{")
     _, _, err = clbench(*RUN, "--dry-run")
     assert "foreign.json is not a valid cell file (key: is missing). It is left out." in err
     clbench(*RUN)

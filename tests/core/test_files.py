@@ -16,6 +16,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+import clbench
+from clbench.cli import main
 from clbench.core.errors import DataError, RunFolderError
 from clbench.core.files import (
     DamagedFileError,
@@ -169,7 +171,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        text = rf"in use by another clbench process \(pid {process.pid} on .* since "
+        text = rf"in use by another clbench process \(pid {process.pid} since [\d .:-]+\)\."
         with pytest.raises(RunFolderError, match=text), locked(tmp_path, marker=marker):
             pass
     finally:
@@ -177,6 +179,19 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -
         process.wait()
     with locked(tmp_path, marker=marker):
         pass
+
+
+def test_a_deleted_working_folder_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "The working folder was deleted. Change to another folder."
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(DataError, match=text):
+        clbench.run("quick")
+    assert main(["report", "out"]) == 2
+    assert capsys.readouterr().err == f"error: {text}\n"
 
 
 def test_a_folder_below_a_file_is_refused_before_anything_is_made(tmp_path: Path) -> None:

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.report_runs import cell, make_run
 
 from clbench.core.errors import RunFolderError
+from clbench.methods.base import METHODS
 from clbench.report.content import gather, read_runs
 from clbench.results.store import Store
 
 
 def read(*folders: Path) -> tuple[list[str], list[str]]:
     """Methods in their order, and notes."""
-    cells, notes = read_runs([Store(folder) for folder in folders])
+    cells, notes, _ = read_runs([Store(folder) for folder in folders])
     return list(dict.fromkeys(cell.baseline for cell in cells)), notes
 
 
@@ -85,7 +87,7 @@ def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Pat
         return store.out
 
     def pooled(*runs: Path) -> tuple[list[tuple[str, str, int]], list[str]]:
-        cells, notes = read_runs([Store(run) for run in runs])
+        cells, notes, _ = read_runs([Store(run) for run in runs])
         rows = gather(cells).tables["means"][["scenario", "method", "seeds"]]
         return sorted(tuple(row) for row in rows.itertuples(index=False)), notes
 
@@ -93,12 +95,33 @@ def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Pat
     assert pooled(first, run("b", 1, "a", 1.0)) == ([("s", "e", 2), ("s", "vanilla", 2)], [])
     rows, notes = pooled(first, run("c", 1, "a", 2.0))
     assert rows == [("s", "e", 1), ("s", "e (c)", 1), ("s", "vanilla", 2)]
-    assert notes == ["e in c has other settings than in earlier runs."]
+    assert notes == ["e in c has other settings than in earlier runs: importance = 1.0, now 2.0."]
     rows, notes = pooled(first, run("d", 1, "x", 1.0))
     assert rows == [
         ("s", "e", 1), ("s", "vanilla", 1), ("s (d)", "e", 1), ("s (d)", "vanilla", 1),
     ]  # fmt: skip
-    assert notes == ["s in d has other tasks or settings than in earlier runs."]
+    assert notes[0].startswith("s in d has other tasks or settings than in earlier runs: ")
+
+
+def test_a_setting_that_was_added_since_is_its_default(tmp_path: Path) -> None:
+    def run(name: str, protocol: dict[str, Any], **own: Any) -> Path:
+        store = Store(tmp_path / name)
+        with store.lock():
+            store.write_suite({"name": "mine", "protocol": {"model": "tiny", **protocol}})
+            settings = {"method": own}
+            store.write_cell(cell("s", "ewc", 0, 0.5, settings=settings))
+        return store.out
+
+    default = METHODS.get("ewc")().settings()
+    first = run("a", {}, importance=default["importance"])
+    _, notes = read(first, run("b", {"subset": "fixed", "betas": [0.9, 0.999]}, **default))
+    assert notes == []
+    _, notes = read(first, run("c", {"subset": "seed"}, **{**default, "importance": 7.0}))
+    assert notes[0] == (
+        "ewc in c has other settings than in earlier runs: importance = "
+        f"{default['importance']}, now 7.0."
+    )
+    assert "(subset: fixed in a, seed in c)" in notes[1]
 
 
 def test_sweeps_of_two_runs_keep_their_points_apart(tmp_path: Path) -> None:
@@ -111,7 +134,7 @@ def test_sweeps_of_two_runs_keep_their_points_apart(tmp_path: Path) -> None:
                 store.write_cell(cell("s", point, seed, 0.5, settings=settings, family="ewc"))
         return store.out
 
-    cells, _ = read_runs([Store(run("a", 1.0)), Store(run("b", 2.0))])
+    cells, *_ = read_runs([Store(run("a", 1.0)), Store(run("b", 2.0))])
     assert sorted((cell.family, cell.baseline) for cell in cells) == [
         ("ewc", "ewc"), ("ewc", "ewc-9"), ("ewc (b)", "ewc (b)"), ("ewc (b)", "ewc-9 (b)"),
     ]  # fmt: skip
@@ -124,10 +147,10 @@ def test_only_cells_whose_curves_are_shown_keep_them(
     with store.lock():
         for number in range(8):
             store.write_cell(cell(f"more{number}", "vanilla", 0, 0.5))
-    cells, _ = read_runs([store])
+    cells, *_ = read_runs([store])
     assert all(cell.stages[0].curves for cell in cells if cell.stages)
     monkeypatch.setattr("clbench.report.content.MOST_DETAILS", 2)
-    cells, _ = read_runs([store])
+    cells, *_ = read_runs([store])
     with_curves = {cell.scenario for cell in cells if cell.stages and cell.stages[0].curves}
     assert with_curves == {f"more{n}" for n in range(6)}
     assert len(cells) == 24

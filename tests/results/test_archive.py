@@ -14,6 +14,7 @@ from helpers.report_runs import make_run
 from clbench import load_run
 from clbench.core.errors import RunFolderError
 from clbench.results.archive import ARCHIVE, pack, read_archive, unpack
+from clbench.results.score_tables import to_csv
 from clbench.results.store import Store
 
 KEY = "sst2-mrpc--vanilla--seed0"
@@ -94,6 +95,18 @@ def test_a_broken_cell_in_an_archive_is_named_and_run_again(store: Store) -> Non
         f"{path} is not a valid cell file (truncated or not JSON). It will be run again."
     ]
     assert store.finished([PlannedCell()]) == set()
+
+
+def test_a_cell_that_is_missing_in_an_archive_is_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    run = load_run(folder)
+    Store(folder).write_scores(to_csv(run.frame))
+    key = run.cells[0].key
+    (folder / f"cells/{key}.json").unlink()
+    pack(folder)
+    assert Store(folder).read().missing == [key]
+    with pytest.warns(UserWarning, match=f"lists cells that are missing: {key}. Restore them"):
+        assert str(load_run(folder)) == f"Run('{folder}': {len(run.cells) - 1} cells, 1 failed)"
 
 
 @pytest.mark.parametrize(

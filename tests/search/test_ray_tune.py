@@ -183,6 +183,41 @@ def test_search_ends_after_three_failures_unless_a_trial_succeeded() -> None:
     assert not recorder.stop_all()
 
 
+@pytest.mark.parametrize("searcher", ["bayes", "random"])
+def test_an_interrupted_search_takes_the_rates_of_an_undisturbed_one(searcher: str) -> None:
+    with quiet_ray():
+        from clbench.search.ray_tune import DIED, domains
+
+    def proceed(past: list[TrialRecord], trials: int) -> list[TrialRecord]:
+        """Return the trials of a session; the last one is interrupted, and the third one's dies."""
+        recorder = recorder_of(Records(), past, searcher=searcher)
+        recorder.searcher.set_search_properties("reward", "max", domains(SPACE.sweep))
+        recorder.scheduler.set_search_properties("reward", "max")
+        recorder.setup()
+        new = []
+        for number in range(len(past) + 1, len(past) + trials + 1):
+            rates = SPACE.rates(recorder.searcher.suggest(f"new{number}"))
+            reward = sum(map(math.log10, rates)) % 1.0
+            epochs = [EpochRecord(stage=1, epoch=1, scores=[], reward=reward, seconds=1.0)]
+            trial = TrialRecord(number=number, rates=rates, epochs=epochs, status="complete")
+            if len(past) + trials == number:
+                trial = trial.model_copy(update={"status": "running"})
+            elif sum(t.status != "running" for t in (*past, *new)) == 2:
+                trial = trial.model_copy(update={"status": "failed", "reason": DIED})
+            dead, result = trial.reason == DIED, {"reward": reward}
+            recorder.searcher.on_trial_complete(f"new{number}", result, error=dead)
+            new.append(trial)
+        return new
+
+    undisturbed = [trial.rates for trial in proceed([], 24)]
+    past: list[TrialRecord] = []
+    for trials in (2, 3, 1, 16, 6):
+        past += proceed(past, trials)
+    ended = [trial.rates for trial in past if trial.status != "running"]
+    assert [*ended, past[-1].rates] == undisturbed
+    assert len({tuple(rates) for rates in undisturbed}) == 24
+
+
 def test_past_trials_inform_searcher_and_scheduler() -> None:
     past = [
         past_trial(1, "complete", 0.5, 0.6, 0.7, 0.8, 0.9, 1.2),

@@ -16,9 +16,9 @@ from clbench.search import SearchSettings
         ({"reduction": 1.0}, "reduction=1.0: must be above 1"),
         ({"seed": 2**32}, "seed=4294967296: must be from 0 to 4294967295"),
         ({"time_limit": 0.0}, "time_limit=0.0: must be above 0 seconds"),
-        ({"searcher": "grid"}, "searcher='grid': must be bayes or random"),
-        ({"division": "x"}, "division='x': must be code or paper"),
-        ({"scheduler": "x"}, "scheduler='x': must be asha or none"),
+        ({"searcher": "grid"}, "searcher: must be 'bayes' or 'random', got 'grid'"),
+        ({"division": "x"}, "division: must be 'code' or 'paper', got 'x'"),
+        ({"scheduler": "x"}, "scheduler: must be 'asha' or 'none', got 'x'"),
     ],
 )
 def test_wrong_settings_are_an_error(changes: dict[str, Any], text: str) -> None:

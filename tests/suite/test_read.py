@@ -206,7 +206,7 @@ def test_all_errors_of_a_file_are_reported_together(error: Errors) -> None:
 
 def test_bytes_that_are_not_utf8_are_located(error: Errors) -> None:
     message = error(GOOD.encode() + b"# gr\xfcn\n")
-    assert message.startswith("mine.toml, line 11: is not UTF-8.")
+    assert message.startswith("mine.toml, line 11: is not UTF-8 but perhaps WINDOWS-1252. Save it")
     assert "is not valid TOML" in error(b"\x00\x01")
 
 

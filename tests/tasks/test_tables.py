@@ -68,7 +68,8 @@ def test_whole_numbers_are_names_or_positions() -> None:
     [
         (
             columns("1", "0", "1.0"),
-            "column 'label' (key 'label') has '1' on row 0 and '1.0' on row 2 (counted from 0). "
+            "column 'label' (key 'label') has '1' on row 0 (counted from 0) and '1.0' on row 2 "
+            "(counted from 0). "
             "Write each number in one way, or list the classes in `labels`.",
         ),
         (columns("1", "1"), "has the label '1' on every row. A task needs at least two classes"),
@@ -76,7 +77,7 @@ def test_whole_numbers_are_names_or_positions() -> None:
         (columns(*(i / 7 for i in range(30))), "30 different values in 30 rows, too many for"),
         (
             columns("x", None, "y"),
-            "column 'label' is empty in 1 of 3 rows, first in row 1",
+            "column 'label' is empty in 1 of 3 rows, first on row 1",
         ),
         (columns("x", "y", texts=["a", "  "]), "column 'text' is empty in 1 of 2 rows"),
         (columns("x", "y", texts=["a", 7]), "column 'text' has 7, a whole number, on row 1 (count"),
@@ -263,9 +264,10 @@ JSON_ROW = json.dumps({"text": "a", "label": "x"}) + "\n"
         ("", "t.csv", "is empty"),
         ("\n \n", "t.jsonl", "is empty"),
         ("text,label\n", "t.csv", "the file has no rows"),
-        ("text,label\na,x\nb,y,z\n", "t.csv", "Row #3: Expected 2 columns, got 3: b,y,z"),
-        ("text,label\na\n", "t.csv", "Row #2: Expected 2 columns, got 1"),
-        ('text,label\na,x\n"b,y\nc,x\n', "t.csv", "Row #3: Expected 2 columns"),
+        ("text,label\na,x\nb,y,z\n", "t.csv", "line 3: Expected 2 columns, got 3: b,y,z"),
+        ("text,label\na\n", "t.csv", "line 2: Expected 2 columns, got 1"),
+        ('text,label\na,x\n"b,y\nc,x\n', "t.csv", "line 3: Expected 2 columns"),
+        ('text,label\n\n"a\n\na",x\nb,y,z\n', "t.csv", "line 6: Expected 2 columns, got 3"),
         ("txt,label\na,x\n", "t.csv", "there is no column 'text'. Did you mean 'txt'?"),
         ("text,label\na,x\n  ,y\n,y\n", "t.csv", "column 'text' is empty in 2 of 3 rows"),
         (JSON_ROW + "{'text': 1}\n", "t.jsonl", "Missing a name for object member. in row 1"),
@@ -273,8 +275,17 @@ JSON_ROW = json.dumps({"text": "a", "label": "x"}) + "\n"
         ('{"txt": "a", "label": 1}\n', "t.jsonl", "there is no column 'text'. Did you mean 'txt'?"),
         (JSON_ROW + '{"label": "y"}\n', "t.jsonl", "column 'text' is empty in 1 of 2 rows"),
         (JSON_ROW + '{"text": 7, "label": "y"}', "t.jsonl", "changed from string to number"),
-        ("text,label\na,x\ncafé,x\n".encode("latin-1"), "t.csv", "Row #3: CSV conversion error"),
-        ("text,label\ncafé,x\n".encode("latin-1"), "t.jsonl", "not a valid jsonl file in UTF-8"),
+        (
+            "text,label\na,x\ncafé,x\n".encode("latin-1"),
+            "t.csv",
+            "t.csv', line 3: is not UTF-8 but perhaps W",
+        ),
+        (
+            "text,label\ncafé,x\n".encode("latin-1"),
+            "t.jsonl",
+            "iconv -f WINDOWS-1252 -t UTF-8 t.jsonl > NEW",
+        ),
+        ("text,label\na,x\n".encode("utf-16"), "t.csv", "line 1: is not UTF-8 but perhaps UTF-16."),
         (b"PAR1 cut off", "t.parquet", "not a valid Parquet file ("),
     ],
 )
@@ -289,12 +300,11 @@ def test_a_broken_file_is_an_error_of_one_line(
 
 
 def test_a_label_that_the_training_rows_lack(load: Callable[..., Task], tmp_path: Path) -> None:
-    (tmp_path / "dev.csv").write_text("text,label\na,ham\nb,spma\n")
+    # Lines as an editor counts them: with the header, empty lines and quoted ones.
+    (tmp_path / "dev.csv").write_text('text,label\n\n"a\n\na",ham\n"b\nb",spma\n')
     with pytest.raises(DataError) as caught:
         load("text,label\na,ham\nb,spam\n", validation="dev.csv")
-    assert "validation = 'dev.csv': label 'spma' on row 1 (counted from 0) is not" in str(
-        caught.value
-    )
+    assert "validation = 'dev.csv': label 'spma' on line 6 is not" in str(caught.value)
     assert "Did you mean 'spam'?" in str(caught.value)
 
 
