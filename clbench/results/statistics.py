@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ POWER = 0.8
 """Default power of a planned comparison."""
 ROUNDING = 1e-9
 """Standard deviations up to this one are rounding errors."""
+COLLAPSE = 0.1
+"""Least loss of a collapsed run: a tenth of the rows."""
 
 POWER_FIELDS = (
     *("scenario", "method", "score", "pairs", "spread", "seeds", "seeds_low", "seeds_high"),
@@ -113,8 +115,11 @@ class Comparison:
     verdict
         ``better`` or ``worse`` if `p_family` is below the error rate, exactly when the interval
         excludes 0; else ``equivalent`` if the interval lies within the margin;
-        else ``no difference shown``; ``no verdict`` for fewer than `FEWEST` seeds, or if the
-        differences do not vary and the step of the score is unknown.
+        else ``no difference shown``; ``no verdict`` for fewer than `FEWEST` seeds, if the
+        differences do not vary and the step of the score is unknown, or if `seeds_for_verdict`.
+    seeds_for_verdict
+        Where runs of the family collapse and the difference may be chance for that reason: the
+        least number of seeds that could show it; else 0.
     """
 
     pairs: int
@@ -127,6 +132,65 @@ class Comparison:
     p: float
     p_family: float
     verdict: Verdict
+    seeds_for_verdict: int = 0
+
+
+class Modes(NamedTuple):
+    """The two modes of values over seeds: the gap between them, and the values below it.
+
+    One mode has an infinite gap and no value below it.
+    """
+
+    gap: float = math.inf
+    below: int = 0
+
+
+def modes(values: Sequence[float], step: float) -> Modes:
+    """Return the two modes of a score over seeds, as of a method of which some runs collapse.
+
+    They lie on both sides of the largest gap, if that is at least `COLLAPSE` and three standard
+    errors of a difference between samples of 1 / step rows (at most sqrt(step / 2) each), and no
+    side is wider than the gap. The rule needs `FEWEST` values and a known step.
+    """
+    x = np.sort(_finite(values))
+    if len(x) < FEWEST or step <= 0.0:
+        return Modes()
+    gaps = np.diff(x)
+    below = int(gaps.argmax()) + 1
+    gap, width = float(gaps[below - 1]), max(x[below - 1] - x[0], x[-1] - x[below])
+    least = max(COLLAPSE, 3.0 * math.sqrt(step / 2.0), width)
+    return Modes(gap, below) if gap >= least - ROUNDING else Modes()
+
+
+def collapse_p(n: int, t: float) -> float:
+    """Return the p of a t statistic of n differences between identical methods that collapse.
+
+    If every run collapses with probability q, apart from the others, a difference is −d, 0 or d
+    with probabilities r, 1 − 2r and r, where r = q(1 − q) is at most 1/4. The result is the
+    probability of \|t\| or more at r = 1/4, without other noise. It is at least 2·4⁻ⁿ: all runs of
+    one method collapse, and none of the other.
+    """
+    from scipy.special import gammaln
+
+    up, down = (axis[np.triu_indices(n + 1)] for axis in np.indices((n + 1, n + 1)))
+    down = down - up  # up + down runs from 0 to n
+    same = n - up - down
+    logs = gammaln(n + 1) - gammaln(up + 1) - gammaln(down + 1) - gammaln(same + 1)
+    probability = np.exp(logs - (n + up + down) * math.log(2.0))
+    sums = (up - down) ** 2.0
+    reaches = sums * (n - 1) >= t**2 * (n * (up + down) - sums) * (1.0 - ROUNDING)
+    return float(probability[reaches & (sums > 0)].sum())
+
+
+def unseen(methods: int, n: int) -> float:
+    """Return how likely identical methods of which runs collapse differ without two modes, at most.
+
+    All n runs of some methods collapse, and none of the others. The largest probability over the
+    rate of collapses is returned.
+    """
+    rate = np.linspace(0.0, 0.5, 101)
+    all_runs, no_run = rate**n, (1.0 - rate) ** n
+    return float(np.max((all_runs + no_run) ** methods - all_runs**methods - no_run**methods))
 
 
 def compare(
@@ -144,6 +208,12 @@ def compare(
     corrected after Bonferroni, so that p values and intervals agree. Tests that share variances
     between methods find more, but err too often where methods differ in noise or share it
     (`benchmarks/verdicts.py`).
+
+    On a few seeds, all runs of one method may collapse by chance, and none of another: they do not
+    vary, so the t test is certain of the difference. Where differences of a group have two `modes`,
+    one of at least half of their smallest gap must also be significant by `collapse_p`. If it is
+    not, there is no verdict. Where a group is likely to show no modes (`unseen`), those of the
+    whole family count.
 
     Parameters
     ----------
@@ -172,6 +242,10 @@ def compare(
     if family is None:
         family = max(1, sum(len(sample.values) >= FEWEST for _, _, sample in tests))
     level = 1.0 - alpha / family
+    gaps: dict[Key, list[float]] = {}
+    for group, _, sample in tests:
+        gaps.setdefault(group, []).append(modes(sample.values, sample.step).gap)
+    smallest = min((min(some) for some in gaps.values()), default=math.inf)
     result: dict[tuple[Key, str], Comparison] = {}
     for group, name, sample in tests:
         x = _finite(sample.values)
@@ -181,6 +255,7 @@ def compare(
             variance, freedom = float(x.var(ddof=1)) + sample.step**2, n - 1.0
         p = p_family = half = math.nan
         verdict: Verdict = "no verdict"
+        seeds = 0
         if n >= FEWEST and variance > ROUNDING**2:
             error = math.sqrt(variance / n)
             p = float(2.0 * stdtr(freedom, -abs(mean) / error))
@@ -189,9 +264,14 @@ def compare(
             verdict = "equivalent" if abs(mean) + half < margin else "no difference shown"
             if p_family < alpha:
                 verdict = "better" if (mean < 0) == (group in lower_is_better) else "worse"
+                is_hidden = len(gaps) * unseen(len(gaps[group]) + 1, n) > alpha
+                gap = smallest if is_hidden else min(gaps[group])
+                if abs(mean) >= gap / 2 and collapse_p(n, mean / error) > alpha / family:
+                    verdict, p, p_family, half = "no verdict", math.nan, math.nan, math.nan
+                    seeds = max(math.ceil(math.log(2.0 * family / alpha, 4.0)), n + 1)
         spread = math.sqrt(variance)
         result[group, name] = Comparison(
-            n, mean, spread, freedom, mean - half, mean + half, level, p, p_family, verdict
+            n, mean, spread, freedom, mean - half, mean + half, level, p, p_family, verdict, seeds
         )
     return result
 
