@@ -35,9 +35,11 @@ from machine import make_parser, write_json
 from scipy import stats
 
 from clbench.results.fronts import pseudo_volumes
+from clbench.results.score_tables import ANYWHERE
 from clbench.results.statistics import (
     ALPHA,
     COLLAPSE,
+    LEVEL,
     Differences,
     collapse_p,
     compare,
@@ -300,7 +302,7 @@ def collapses(draws: int, rng: np.random.Generator) -> dict[str, list[float]]:
     """Print and return the family-wise errors where runs collapse, with `clbench` and without."""
     rows = {}
     for kind in COLLAPSES:
-        for methods, groups in ((2, 2), (2, 12), (4, 12), (10, 12)):
+        for methods, groups in ((2, 2), (4, 12), (10, 12)):
             for n in range(3, 11):
                 wrong = np.zeros(2)
                 for _ in range(4):  # to save memory
@@ -374,37 +376,73 @@ def coverage(draws: int, rng: np.random.Generator) -> dict[str, float]:
     return shares
 
 
+def scenarios(draws: int, rng: np.random.Generator) -> dict[str, float]:
+    """Print and return how often the interval for scenarios like these holds the true mean.
+
+    Effects of scenarios have a standard deviation of 1, those of seeds and of the rest .1 or .3.
+    """
+    shares = {}
+    effects = {
+        "normal": rng.standard_normal,
+        "exponential": lambda size: rng.exponential(size=size),
+    }
+    for name, effect in effects.items():
+        mean = float(name == "exponential")
+        for few in (5, 6, 10):
+            for n in (3, 5, 10):
+                for sd in (0.1, 0.3):
+                    inside = np.zeros(2)
+                    for _ in range(draws):
+                        table = effect((1, few)) + sd * rng.standard_normal((n, 1))
+                        table = table + sd * rng.standard_normal((n, few))
+                        for k, level in enumerate((ANYWHERE, LEVEL)):
+                            low, high = crossed_interval(table, level)
+                            inside[k] += low <= mean <= high
+                    key = f"{name}; {few} scenarios; {n} seeds; {sd:g}"
+                    shares[key] = float(inside[0] / draws)
+                    covered = f"{inside[0] / draws:.3f}, at {LEVEL:g} {inside[1] / draws:.3f}"
+                    print(f"interval for scenarios like these, {key}: covers {covered}")
+    return shares
+
+
 def main() -> None:
     parser = make_parser(__doc__, turns=1, device=False)
     parser.add_argument("--draws", type=int, default=4000)
     parser.add_argument("--tables", type=Path, help="also write the tables into this folder")
     args = parser.parse_args()
-    rngs = [np.random.default_rng(seed) for seed in range(4)]
+    rngs = [np.random.default_rng(seed) for seed in range(6)]
     check_same(np.random.default_rng(0))
     results = judge(args.draws, rngs[0])
     looks = sequential(args.draws, rngs[1])
     rows = coverage(args.draws, rngs[2])
     curves = fronts(args.draws, rngs[3])
+    collapsed = collapses(args.draws, rngs[4])
+    others = scenarios(args.draws, rngs[5])
+    shares = {"rows,coverage": rows, "curves,error": curves, "scenarios,coverage": others}
     if args.tables:
-        write_tables(args.tables, results, looks, {"rows,coverage": rows, "curves,error": curves})
-    write_json(args, {"tests": results, "looks": looks, "rows": rows, "curves": curves})
+        write_tables(args.tables, results, looks, collapsed, shares)
+    values = {"tests": results, "looks": looks, "collapses": collapsed, "rows": rows}
+    write_json(args, {**values, "curves": curves, "scenarios": others})
 
 
 def write_tables(
     folder: Path,
     results: dict[str, dict[str, list[float]]],
     looks: dict[str, list[float]],
+    collapsed: dict[str, list[float]],
     shares: dict[str, dict[str, float]],
 ) -> None:
-    """Write ``errors.csv``, ``looks.csv``, and a file for each of `shares`."""
+    """Write ``errors.csv``, ``looks.csv``, ``collapses.csv``, and a file for each of `shares`."""
     errors = [
         f"{key.replace(' ', ',')},{test},{error:.4f},{power:.4f}"
         for key, by_test in results.items()
         for test, (error, power) in by_test.items()
     ]
     (folder / "errors.csv").write_text("\n".join(["noise,seeds,test,error,power", *errors]) + "\n")
-    lines = [f"{noise},{','.join(f'{x:.4f}' for x in row)}" for noise, row in looks.items()]
-    (folder / "looks.csv").write_text("\n".join(["noise,error,power,fixed", *lines]) + "\n")
+    headers = "noise,error,power,fixed", "collapses,methods,comparisons,seeds,error,without_rule"
+    for name, header, rows in zip(("looks", "collapses"), headers, (looks, collapsed), strict=True):
+        lines = [f"{key},{','.join(f'{x:.4f}' for x in row)}" for key, row in rows.items()]
+        (folder / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
     for title, values in shares.items():
         name, _, column = title.partition(",")
         lines = [f"{key},{value:.4f}" for key, value in values.items()]

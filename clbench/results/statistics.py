@@ -166,9 +166,9 @@ def collapse_p(n: int, t: float) -> float:
     """Return the p of a t statistic of n differences between identical methods that collapse.
 
     If every run collapses with probability q, apart from the others, a difference is −d, 0 or d
-    with probabilities r, 1 − 2r and r, where r = q(1 − q) is at most 1/4. The result is the
-    probability of \|t\| or more at r = 1/4, without other noise. It is at least 2·4⁻ⁿ: all runs of
-    one method collapse, and none of the other.
+    with probabilities r, 1 − 2r and r, where r = q(1 − q) is at most 1/4. Returned is the
+    probability of that t or more, of either sign, at r = 1/4 and without other noise. It is at
+    least 2·4⁻ⁿ: all runs of one method collapse, and none of the other.
     """
     from scipy.special import gammaln
 
