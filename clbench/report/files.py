@@ -36,7 +36,13 @@ from clbench.report.content import (
     gather,
     read_runs,
 )
-from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
+from clbench.report.sentences import (
+    Line,
+    control_line,
+    error_rates,
+    remark_lines,
+    verdict_lines,
+)
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
 from clbench.suite.schema import MEAN, Question
@@ -316,6 +322,7 @@ def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
         lines = []
         if not question.mean_over_scenarios:
             lines = verdict_lines(content.tables["comparisons"], scenario, question)
+        lines += remark_lines(content.tables["comparisons"], scenario, question)
         if line := control_line(content.tables["controls"], scenario, question):
             lines.append(line)
         if lines:
