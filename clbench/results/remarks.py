@@ -42,7 +42,8 @@ def remarks(
     for (scenario, score), by_baseline in values.items():
         for method, seeds in by_baseline.items():
             n = len(seeds)
-            lower = modes(list(seeds.values()), steps.get(scenario, {}).get(score, 0.0)).below
+            step = steps.get(scenario, {}).get(score, 0.0)
+            _, lower = modes(list(seeds.values()), step)
             collapsed = lower if SCORE[score].higher_is_better or not lower else n - lower
             texts = [f"{collapsed} of {n} runs collapsed in {SCORE[score].label}"] * bool(collapsed)
             texts += filter(None, [without_effect.get((scenario, method))])

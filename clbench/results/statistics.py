@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
@@ -118,8 +118,7 @@ class Comparison:
         else ``no difference shown``; ``no verdict`` for fewer than `FEWEST` seeds, if the
         differences do not vary and the step of the score is unknown, or if `seeds_for_verdict`.
     seeds_for_verdict
-        Where runs of the family collapse and the difference may be chance for that reason: the
-        least number of seeds that could show it; else 0.
+        The least number of seeds that could bear the verdict, if runs collapse; else 0.
     """
 
     pairs: int
@@ -135,31 +134,21 @@ class Comparison:
     seeds_for_verdict: int = 0
 
 
-class Modes(NamedTuple):
-    """The two modes of values over seeds: the gap between them, and the values below it.
+def modes(values: Sequence[float], step: float) -> tuple[float, int]:
+    """Return the gap between two modes of a score over seeds, and how many values lie below it.
 
-    One mode has an infinite gap and no value below it.
-    """
-
-    gap: float = math.inf
-    below: int = 0
-
-
-def modes(values: Sequence[float], step: float) -> Modes:
-    """Return the two modes of a score over seeds, as of a method of which some runs collapse.
-
-    They lie on both sides of the largest gap, if that is at least `COLLAPSE` and three standard
-    errors of a difference between samples of 1 / step rows (at most sqrt(step / 2) each), and no
-    side is wider than the gap. The rule needs `FEWEST` values and a known step.
+    There are two if the largest gap is at least `COLLAPSE`, three standard errors of a difference
+    between samples of 1 / step rows (each sqrt(step / 2) at most), and the width of either side.
+    Else, and for fewer than `FEWEST` values or an unknown step, the gap is infinite.
     """
     x = np.sort(_finite(values))
     if len(x) < FEWEST or step <= 0.0:
-        return Modes()
+        return math.inf, 0
     gaps = np.diff(x)
     below = int(gaps.argmax()) + 1
     gap, width = float(gaps[below - 1]), max(x[below - 1] - x[0], x[-1] - x[below])
     least = max(COLLAPSE, 3.0 * math.sqrt(step / 2.0), width)
-    return Modes(gap, below) if gap >= least - ROUNDING else Modes()
+    return (gap, below) if gap >= least - ROUNDING else (math.inf, 0)
 
 
 def collapse_p(n: int, t: float) -> float:
@@ -172,25 +161,22 @@ def collapse_p(n: int, t: float) -> float:
     """
     from scipy.special import gammaln
 
-    up, down = (axis[np.triu_indices(n + 1)] for axis in np.indices((n + 1, n + 1)))
-    down = down - up  # up + down runs from 0 to n
-    same = n - up - down
-    logs = gammaln(n + 1) - gammaln(up + 1) - gammaln(down + 1) - gammaln(same + 1)
-    probability = np.exp(logs - (n + up + down) * math.log(2.0))
+    up, down = np.indices((n + 1, n + 1))
+    logs = -sum(gammaln(k + 1) for k in (up, down, n - up - down))  # −∞ for a negative k
+    probability = np.exp(gammaln(n + 1) + logs - (n + up + down) * math.log(2.0))
     sums = (up - down) ** 2.0
     reaches = sums * (n - 1) >= t**2 * (n * (up + down) - sums) * (1.0 - ROUNDING)
-    return float(probability[reaches & (sums > 0)].sum())
+    return float(probability[reaches & (sums > 0.0)].sum())
 
 
 def unseen(methods: int, n: int) -> float:
-    """Return how likely identical methods of which runs collapse differ without two modes, at most.
+    """Return how likely identical methods that collapse differ, but none has two modes, at most.
 
-    All n runs of some methods collapse, and none of the others. The largest probability over the
-    rate of collapses is returned.
+    All n runs of some of them collapse, and none of the others.
     """
     rate = np.linspace(0.0, 0.5, 101)
-    all_runs, no_run = rate**n, (1.0 - rate) ** n
-    return float(np.max((all_runs + no_run) ** methods - all_runs**methods - no_run**methods))
+    every, none = rate**n, (1.0 - rate) ** n
+    return float(np.max((every + none) ** methods - every**methods - none**methods))
 
 
 def compare(
@@ -209,11 +195,10 @@ def compare(
     between methods find more, but err too often where methods differ in noise or share it
     (`benchmarks/verdicts.py`).
 
-    On a few seeds, all runs of one method may collapse by chance, and none of another: they do not
-    vary, so the t test is certain of the difference. Where differences of a group have two `modes`,
-    one of at least half of their smallest gap must also be significant by `collapse_p`. If it is
-    not, there is no verdict. Where a group is likely to show no modes (`unseen`), those of the
-    whole family count.
+    On a few seeds, all runs of one method may collapse by chance, and none of another, and the t
+    test takes agreement for certainty. Where differences of a group have two `modes`, one of at
+    least half of their smallest gap must also be significant by `collapse_p`, or gets no verdict.
+    Where a group is likely to show no modes (`unseen`), those of the whole family count.
 
     Parameters
     ----------
@@ -244,7 +229,7 @@ def compare(
     level = 1.0 - alpha / family
     gaps: dict[Key, list[float]] = {}
     for group, _, sample in tests:
-        gaps.setdefault(group, []).append(modes(sample.values, sample.step).gap)
+        gaps.setdefault(group, []).append(modes(sample.values, sample.step)[0])
     smallest = min((min(some) for some in gaps.values()), default=math.inf)
     result: dict[tuple[Key, str], Comparison] = {}
     for group, name, sample in tests:
