@@ -178,7 +178,8 @@ def test_the_documentation_states_what_collapses_and_skewed_references_do() -> N
     assert errors["error"].max() <= 0.06
     assert f"(skewness 1: at most {errors.loc['skewed', 'error']:.3f}".replace("0.", ".") in text
     errors = errors.drop("skewed")
-    assert f"at most {errors['error'].max():.3f} of families get".replace("0.", ".") in text
+    largest = errors["error"].max() + 1e-6  # .0515 is rounded up
+    assert f"at most {largest:.3f} of families get".replace("0.", ".") in text
     assert f"instead of up to {errors['without_rule'].max():.2f}".replace("0.", ".") in text
     assert f"up to {skewed:.3f} with a very skewed one".replace("0.", ".") in text
     coverage = pd.read_csv(folder / "scenarios.csv")["coverage"]

@@ -73,9 +73,9 @@ def comparisons_frame(
     steps = steps_by_scenario(cells)
     values = scores_to_compare(cells, question)
     noted = {(r["scenario"], r["score"], r["method"]): r for r in remarks(cells, question, values)}
+    scenarios = dict.fromkeys(cell.scenario for cell in cells)
+    covered = [scenario for scenario in scenarios if question.covers(scenario)]
     if question.mean_over_scenarios:
-        scenarios = dict.fromkeys(cell.scenario for cell in cells)
-        covered = [scenario for scenario in scenarios if question.covers(scenario)]
         means, steps[MEAN] = _means_over_scenarios(values, steps, question, covered)
         values = means | values
     groups = {
@@ -87,7 +87,21 @@ def comparisons_frame(
         for group, samples in groups.items()
     }
     lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
-    primary = statistics.compare(asked, alpha=alpha, margin=question.margin, lower_is_better=lower)
+    gaps = {
+        (MEAN, score): min(
+            (
+                statistics.modes(sample.values, sample.step)[0] / len(covered)
+                for scenario in covered
+                for sample in groups.get((scenario, score), {}).values()
+                if sample.values
+            ),
+            default=math.inf,
+        )
+        for score in question.scores
+    }
+    primary = statistics.compare(
+        asked, alpha=alpha, margin=question.margin, lower_is_better=lower, known_gaps=gaps
+    )
     others = statistics.compare(groups, family=1, lower_is_better=lower)
     by_seed: dict[tuple[str, str], dict[int, CellResult]] = {}
     for cell in cells:

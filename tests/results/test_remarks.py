@@ -72,3 +72,20 @@ def test_a_method_that_changes_no_row_is_named(settings: dict[str, float], remed
 
 def test_rows_that_were_not_recorded_say_nothing() -> None:
     assert noted(cells(vanilla=[(0.8, 0.8)] * 3, ewc=[(0.8, 0.8)] * 3)) == []
+
+
+def test_means_over_scenarios_know_the_collapses_of_each() -> None:
+    """On one of three scenarios ewc always collapses and mas once: .25 / 3 in the mean."""
+    steady = [(0.8, 0.8), (0.81, 0.8), (0.8, 0.8)]
+    lost = [(p_o - 0.25, 0.8) for p_o, _ in steady]
+    runs = cells("a", vanilla=steady, ewc=lost, mas=[lost[0], *steady[1:]])
+    runs += [c for name in "bc" for c in cells(name, vanilla=steady, ewc=steady, mas=steady)]
+    question = Question(scores=["p_o"], mean_over_scenarios=True)
+    table = comparisons_frame(runs, question).set_index(["scenario", "method", "score"])
+    row = table.loc[("mean over scenarios", "ewc", "p_o")]
+    assert row["difference"] == pytest.approx(-0.25 / 3)
+    assert row["verdict"] == "no verdict"
+    assert row["why"] == "runs collapse: to tell it from chance takes 4 seeds or more"
+    alone = [c for c in runs if c.baseline != "mas"]
+    table = comparisons_frame(alone, question).set_index(["scenario", "method", "score"])
+    assert table.loc[("mean over scenarios", "ewc", "p_o"), "verdict"] == "worse"
