@@ -6,9 +6,10 @@ Families of comparisons with a reference are drawn under several kinds of noise,
 true differences. The test of `clbench.results.statistics.compare` and its competitors judge them,
 each with Bonferroni's correction for the family. By kind of noise and number of seeds, the program
 prints the largest family-wise error over sizes of families, and the mean power. It then prints the
-error and power of a run that adds seeds until every comparison is settled, the coverage of
-intervals over seeds and rows, and the error of comparisons of trade-off curves. Noise is counted in
-rows of a data set, so that scores have steps:
+error and power of a run that adds seeds until every comparison is settled, the error where runs
+collapse or the reference is skewed, the coverage of intervals over seeds and rows and over
+scenarios, and the error of comparisons of trade-off curves. Noise is counted in rows of a data set,
+so that scores have steps:
 
     equal      every method and the reference have a standard deviation of 10 rows
     unequal    methods 1 to 30, evenly in the logarithm; the reference 10
@@ -18,6 +19,10 @@ rows of a data set, so that scores have steps:
     1, 2, 8    that many rows flip between method and reference on average, either way
     outlier    one method 20, the others and the reference 1
     shared     methods 1.5, the reference 30: their differences are almost the same
+
+Where runs collapse, each loses 100 of 400 rows with one probability for all methods, beside a
+standard deviation of 2 or 10 rows. A skewed reference has gamma noise of 10 rows, of skewness 1
+(shape 4); a very skewed one has exponential noise, of skewness 2.
 """
 
 from __future__ import annotations
@@ -31,12 +36,17 @@ from machine import make_parser, write_json
 from scipy import stats
 
 from clbench.results.fronts import pseudo_volumes
+from clbench.results.score_tables import ANYWHERE
 from clbench.results.statistics import (
     ALPHA,
+    COLLAPSE,
+    LEVEL,
     Differences,
+    collapse_p,
     compare,
     crossed_interval,
     spend,
+    unseen,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -45,6 +55,19 @@ NOISES = ("equal", "unequal", "quiet", "loud", "heavy", "1", "2", "8", "outlier"
 SEEDS = (3, 4, 5, 7, 10)
 FAMILIES = ((1, 1), (2, 1), (4, 1), (12, 1), (2, 3), (3, 3), (12, 3), (2, 6), (3, 6))
 """Numbers of methods and of scenarios with two scores each."""
+ROWS, LOST = 400, 100
+"""Rows of a data set, and those that a collapsed run loses."""
+COLLAPSES = {
+    "0.2": (0.2, 2.0, 0.0),
+    "0.35": (0.35, 2.0, 0.0),
+    "0.5": (0.5, 2.0, 0.0),
+    "0.2 in 10 rows": (0.2, 10.0, 0.0),
+    "0.5 in 10 rows": (0.5, 10.0, 0.0),
+    "0.2 and skewed": (0.2, 10.0, 4.0),
+    "skewed": (0.0, 10.0, 4.0),
+    "very skewed": (0.0, 10.0, 1.0),
+}
+"""Rate of collapses, standard deviation in rows, and gamma shape of a skewed reference, or 0."""
 SHIFTS = (10.0, 20.0, 30.0)
 """True differences in rows, of half of the methods, for power."""
 
@@ -90,8 +113,33 @@ def paired_t(x: Floats) -> Floats:
 
 
 def with_steps(x: Floats) -> Floats:
-    """The test of clbench: paired t with the squared step of the score added to the variance."""
+    """The paired t test with the squared step of the score added to the variance."""
     return t_test(x, x.var(-1, ddof=1) + 1.0, x.shape[-1] - 1)
+
+
+def clbench(x: Floats, alpha: float = ALPHA) -> Floats:
+    """The test of clbench: as `with_steps`, but 1 where a collapse withholds a verdict."""
+    _, methods, groups, n = x.shape
+    level, p = alpha / (methods * groups), with_steps(x)
+    found = p < level
+    if not found.any() or collapse_p(n, 0.0) <= level:
+        return p
+    ordered = np.sort(x, -1)
+    gaps = np.diff(ordered)
+    below = gaps.argmax(-1)[..., None]
+    low, high = (np.take_along_axis(ordered, below + side, -1)[..., 0] for side in (0, 1))
+    width = np.maximum(low - ordered[..., 0], ordered[..., -1] - high)
+    least = max(COLLAPSE, 3.0 / np.sqrt(2.0 * ROWS)) * ROWS
+    gap = np.where(high - low >= np.maximum(least, width), high - low, np.inf)
+    whole = groups * unseen(methods + 1, n) > alpha
+    gap = gap.min((1, 2) if whole else 1, keepdims=True)
+    strong, weak = np.inf, 0.0  # the t statistic that `collapse_p` needs lies between
+    for _ in range(50):
+        middle = (weak + min(strong, 2.0 * weak + 1e3)) / 2
+        weak, strong = (weak, middle) if collapse_p(n, middle) <= level else (middle, strong)
+    t = np.abs(x.mean(-1)) / np.sqrt((x.var(-1, ddof=1) + 1.0) / n)
+    p[found & (np.abs(x.mean(-1)) >= gap / 2) & (t < strong)] = 1.0
+    return p
 
 
 def sign_flips(x: Floats) -> Floats:
@@ -140,7 +188,8 @@ def leaning(x: Floats) -> Floats:
 
 
 TESTS: dict[str, Test] = {
-    "clbench": with_steps,
+    "clbench": clbench,
+    "no collapses": with_steps,
     "paired t": paired_t,
     "leaning": leaning,
     "sign flips": sign_flips,
@@ -150,16 +199,21 @@ TESTS: dict[str, Test] = {
 
 
 def check_same(rng: np.random.Generator) -> None:
-    """Check that `with_steps` computes what `compare` does."""
-    for methods, n in ((1, 3), (4, 3), (12, 7)):
-        x = draw("unequal", 5, methods, 2, n, rng)
-        for table, p in zip(x, with_steps(x), strict=True):
-            groups = {
-                g: {str(m): Differences(tuple(table[m, g]), 1.0) for m in range(methods)}
-                for g in range(2)
-            }
-            for (g, name), comparison in compare(groups).items():
-                np.testing.assert_allclose(comparison.p, p[int(name), g], rtol=1e-9)
+    """Check that `clbench` computes what `compare` does."""
+    for methods, groups, n in ((1, 2, 3), (4, 2, 3), (2, 2, 4), (2, 8, 3), (12, 2, 7), (2, 2, 8)):
+        few = draw("unequal", 5, methods, groups, n, rng)
+        for x in (few, draw_collapses("0.5", 50, methods, groups, n, rng)):
+            for table, p in zip(x, clbench(x), strict=True):
+                family = {
+                    g: {
+                        str(m): Differences(tuple(table[m, g] / ROWS), 1.0 / ROWS)
+                        for m in range(methods)
+                    }
+                    for g in range(groups)
+                }
+                for (g, name), comparison in compare(family).items():
+                    expected = 1.0 if comparison.seeds_for_verdict else comparison.p
+                    np.testing.assert_allclose(expected, p[int(name), g], rtol=1e-9)
 
 
 def judge(draws: int, rng: np.random.Generator) -> dict[str, dict[str, list[float]]]:
@@ -214,20 +268,61 @@ def sequential(
             size = methods * 2 * scenarios
             wrong = np.zeros(draws, bool)
             for look, alpha in shares:
-                wrong |= (with_steps(x[..., :look]) < alpha / size).any((1, 2))
+                wrong |= (clbench(x[..., :look], alpha) < alpha / size).any((1, 2))
             error = max(error, float(wrong.mean()))
             half = -(-methods // 2)
             for shift in SHIFTS:
                 moved = x[: draws // 4].copy()
                 moved[:, :half] += shift / 2  # twice as many seeds as in `judge`
-                p = with_steps(moved)[:, :half]
-                powers.append([float((p < a / size).mean()) for a in (shares[-1][1], ALPHA)])
+                rates = shares[-1][1], ALPHA
+                found = [clbench(moved, a)[:, :half] < a / size for a in rates]
+                powers.append([float(some.mean()) for some in found])
         last, fixed = np.mean(powers, axis=0)
         rows[noise] = [error, float(last), float(fixed)]
         print(
             f"looks at {looks}, noise {noise}: largest family-wise error {error:.3f}, power of the "
             f"last look {last:.3f}, without looks {fixed:.3f}"
         )
+    return rows
+
+
+def draw_collapses(
+    kind: str, draws: int, methods: int, groups: int, n: int, rng: np.random.Generator
+) -> Floats:
+    """Return differences of `COLLAPSES` without effect, in rows, as `draw`."""
+    rate, deviation, gamma = COLLAPSES[kind]
+    shape, reference = (draws, methods, groups, n), (draws, 1, groups, n)
+
+    def scores(size: tuple[int, ...], noise: Floats) -> Floats:
+        return np.round(deviation * noise - LOST * (rng.random(size) < rate))
+
+    base = rng.standard_normal(reference)
+    if gamma:
+        base = (rng.gamma(gamma, size=reference) - gamma) / np.sqrt(gamma)
+    return scores(shape, rng.standard_normal(shape)) - scores(reference, base)
+
+
+def collapses(draws: int, rng: np.random.Generator) -> dict[str, list[float]]:
+    """Print and return the family-wise errors where runs collapse, with `clbench` and without."""
+    rows = {}
+    for kind in COLLAPSES:
+        for methods, groups in ((2, 2), (4, 12), (10, 12)):
+            for n in range(3, 11):
+                wrong = np.zeros(2)
+                for _ in range(4):  # to save memory
+                    x = draw_collapses(kind, draws // 4, methods, groups, n, rng)
+                    level = ALPHA / (methods * groups)
+                    wrong += [
+                        float((test(x) < level).any((1, 2)).mean()) / 4
+                        for test in (clbench, with_steps)
+                    ]
+                rows[f"{kind},{methods},{groups},{n}"] = [float(error) for error in wrong]
+                print(
+                    f"collapses {kind}, {methods} × {groups} comparisons, {n} seeds: "
+                    f"family-wise error {wrong[0]:.3f}, without the rule {wrong[1]:.3f}",
+                    flush=True,
+                )
+    print(f"largest error: {max(error for error, _ in rows.values()):.3f}")
     return rows
 
 
@@ -285,37 +380,73 @@ def coverage(draws: int, rng: np.random.Generator) -> dict[str, float]:
     return shares
 
 
+def scenarios(draws: int, rng: np.random.Generator) -> dict[str, float]:
+    """Print and return how often the interval for scenarios like these holds the true mean.
+
+    Effects of scenarios have a standard deviation of 1, those of seeds and of the rest .1 or .3.
+    """
+    shares = {}
+    effects = {
+        "normal": rng.standard_normal,
+        "exponential": lambda size: rng.exponential(size=size),
+    }
+    for name, effect in effects.items():
+        mean = float(name == "exponential")
+        for few in (5, 10):
+            for n in (3, 5, 10):
+                for sd in (0.1, 0.3):
+                    inside = np.zeros(2)
+                    for _ in range(draws):
+                        table = effect((1, few)) + sd * rng.standard_normal((n, 1))
+                        table = table + sd * rng.standard_normal((n, few))
+                        for k, level in enumerate((ANYWHERE, LEVEL)):
+                            low, high = crossed_interval(table, level)
+                            inside[k] += low <= mean <= high
+                    key = f"{name}; {few} scenarios; {n} seeds; {sd:g}"
+                    shares[key] = float(inside[0] / draws)
+                    covered = f"{inside[0] / draws:.3f}, at {LEVEL:g} {inside[1] / draws:.3f}"
+                    print(f"interval for scenarios like these, {key}: covers {covered}")
+    return shares
+
+
 def main() -> None:
     parser = make_parser(__doc__, turns=1, device=False)
     parser.add_argument("--draws", type=int, default=4000)
     parser.add_argument("--tables", type=Path, help="also write the tables into this folder")
     args = parser.parse_args()
-    rngs = [np.random.default_rng(seed) for seed in range(4)]
+    rngs = [np.random.default_rng(seed) for seed in range(6)]
     check_same(np.random.default_rng(0))
     results = judge(args.draws, rngs[0])
     looks = sequential(args.draws, rngs[1])
     rows = coverage(args.draws, rngs[2])
     curves = fronts(args.draws, rngs[3])
+    collapsed = collapses(args.draws, rngs[4])
+    others = scenarios(2 * args.draws, rngs[5])
+    shares = {"rows,coverage": rows, "curves,error": curves, "scenarios,coverage": others}
     if args.tables:
-        write_tables(args.tables, results, looks, {"rows,coverage": rows, "curves,error": curves})
-    write_json(args, {"tests": results, "looks": looks, "rows": rows, "curves": curves})
+        write_tables(args.tables, results, looks, collapsed, shares)
+    values = {"tests": results, "looks": looks, "collapses": collapsed, "rows": rows}
+    write_json(args, {**values, "curves": curves, "scenarios": others})
 
 
 def write_tables(
     folder: Path,
     results: dict[str, dict[str, list[float]]],
     looks: dict[str, list[float]],
+    collapsed: dict[str, list[float]],
     shares: dict[str, dict[str, float]],
 ) -> None:
-    """Write ``errors.csv``, ``looks.csv``, and a file for each of `shares`."""
+    """Write ``errors.csv``, ``looks.csv``, ``collapses.csv``, and a file for each of `shares`."""
     errors = [
         f"{key.replace(' ', ',')},{test},{error:.4f},{power:.4f}"
         for key, by_test in results.items()
         for test, (error, power) in by_test.items()
     ]
     (folder / "errors.csv").write_text("\n".join(["noise,seeds,test,error,power", *errors]) + "\n")
-    lines = [f"{noise},{','.join(f'{x:.4f}' for x in row)}" for noise, row in looks.items()]
-    (folder / "looks.csv").write_text("\n".join(["noise,error,power,fixed", *lines]) + "\n")
+    headers = "noise,error,power,fixed", "collapses,methods,comparisons,seeds,error,without_rule"
+    for name, header, rows in zip(("looks", "collapses"), headers, (looks, collapsed), strict=True):
+        lines = [f"{key},{','.join(f'{x:.4f}' for x in row)}" for key, row in rows.items()]
+        (folder / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
     for title, values in shares.items():
         name, _, column = title.partition(",")
         lines = [f"{key},{value:.4f}" for key, value in values.items()]

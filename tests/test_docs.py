@@ -137,6 +137,13 @@ def test_the_documentation_states_the_errors_of_verdicts() -> None:
     text = " ".join((ROOT / "docs" / "read.md").read_text(encoding="utf-8").split())
     assert f"error is at most {errors['clbench']:.3f}.".replace("0.", ".") in text
     power = table.groupby("test")["power"].mean()[errors[errors <= 0.055].index]
+    unguarded = power.pop("no collapses")
+    assert (
+        f"{power['clbench']:.3f} of the true differences instead of {unguarded:.3f}".replace(
+            "0.", "."
+        )
+        in text
+    )
     assert power.idxmax() == "clbench"
     assert (errors[["pooled", "moderated", "leaning"]] > 0.055).all()
 
@@ -159,6 +166,25 @@ def test_the_documentation_states_what_simulations_of_other_intervals_show() -> 
     assert range_of_curves.replace("0.", ".") in read("tune.md")
     rows = pd.read_csv(ROOT / "results" / "verdicts" / "rows.csv")["coverage"]
     assert f"{rows.min():.3f} to {rows.max():.3f}".replace("0.", ".") in text
+
+
+def test_the_documentation_states_what_collapses_and_skewed_references_do() -> None:
+    folder = ROOT / "results" / "verdicts"
+    text = " ".join((ROOT / "docs" / "read.md").read_text(encoding="utf-8").split())
+    table = pd.read_csv(folder / "collapses.csv", dtype={"collapses": str})
+    errors = table.groupby("collapses")[["error", "without_rule"]].max()
+    skewed = errors.loc["very skewed", "error"]
+    errors = errors.drop("very skewed")
+    assert errors["error"].max() <= 0.06
+    assert f"(skewness 1: at most {errors.loc['skewed', 'error']:.3f}".replace("0.", ".") in text
+    errors = errors.drop("skewed")
+    largest = errors["error"].max() + 1e-6  # .0515 is rounded up
+    assert f"at most {largest:.3f} of families get".replace("0.", ".") in text
+    assert f"instead of up to {errors['without_rule'].max():.2f}".replace("0.", ".") in text
+    assert f"up to {skewed:.3f} with a very skewed one".replace("0.", ".") in text
+    coverage = pd.read_csv(folder / "scenarios.csv")["coverage"]
+    assert coverage.min() >= 0.94
+    assert f"{coverage.min():.3f} or more of draws".replace("0.", ".") in text
 
 
 def test_the_documentation_states_whose_memory_grows_with_tasks() -> None:

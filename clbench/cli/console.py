@@ -18,6 +18,8 @@ from rich.text import Text
 from clbench.core.errors import count, visible
 from clbench.results import score_tables
 from clbench.results.cell import CellResult
+from clbench.results.remarks import remarks, scores_to_compare, sentences
+from clbench.suite.schema import Question
 from clbench.suite.scores import Score
 
 FILE_WIDTH = 160
@@ -138,16 +140,19 @@ def duration(seconds: float) -> str:
 COSTS = {"train_seconds_mean": "train s", "training_memory_mb_mean": "memory MB"}
 
 
-def show_results(path: Path | None, cells: Sequence[CellResult], reference: str = "vanilla") -> int:
-    """Print the table of results, the costs of searches, and the failures.
+def show_results(
+    path: Path | None,
+    cells: Sequence[CellResult],
+    question: Question = Question(),  # noqa: B008 - immutable
+) -> int:
+    """Print the table of results, remarks, the costs of searches, and the failures.
 
-    Returns the exit code: 1 if a cell failed, else 0. `path` is None for cells of several runs;
-    `reference` is that of the question.
+    Returns the exit code: 1 if a cell failed, else 0. `path` is None for cells of several runs.
     """
     console = out()
-    rows = score_tables.means(score_tables.score_rows(cells, reference))
     if any(cell.is_smoke for cell in cells):
         say(score_tables.SMOKE)
+    rows = score_tables.means(score_tables.score_rows(cells, question.reference))
     if rows:
         table = results_table(rows, console)
         # If no layout fits, lines run over the edge; numbers are never cut.
@@ -155,6 +160,11 @@ def show_results(path: Path | None, cells: Sequence[CellResult], reference: str 
         show_table(console, table)
         signs = score_tables.MARKS.items()
         say("", *(f"{sign} {text}" for flag, (sign, text) in signs if any(r[flag] for r in rows)))
+    values = scores_to_compare([cell for cell in cells if cell.reference_of is None], question)
+    noted = remarks(cells, question, values)
+    for scenario in dict.fromkeys(row["scenario"] for row in noted):
+        some = (r for r in noted if r["scenario"] == scenario and r["score"] in question.scores)
+        say(*(f"{scenario}, {text}" for text in sentences(some)))
     searches = {
         (cell.family or cell.baseline, cell.search["seconds"]): cell.search
         for cell in cells

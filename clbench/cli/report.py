@@ -61,15 +61,15 @@ def _report(runs: Sequence[Path], out: Path | None, formats: Sequence[str]) -> i
     with garbage_collection_paused():
         cells, notes, is_damaged = read_runs([Store(run) for run in runs])
         gc.freeze()  # all cells stay in memory, so later searches can skip them
-    reference = Store(runs[0]).questions()[-1].reference
+    question = Store(runs[0]).questions()[-1]
     if len(runs) == 1 and not is_damaged:  # else the table would forget what is lost
         try:
-            Store(runs[0]).write_scores(to_csv(scores_frame(cells, reference)))
+            Store(runs[0]).write_scores(to_csv(scores_frame(cells, question.reference)))
         except RunFolderError as error:
             # The run may be on a read-only disk; the report can go elsewhere.
             note(f"scores.csv is left unchanged: {error}")
     note(*notes)
-    code = show_results(runs[0] if len(runs) == 1 else None, cells, reference)
+    code = show_results(runs[0] if len(runs) == 1 else None, cells, question)
     files = write_report(runs, out, formats=kinds, contents=(cells, notes))
     say(f"Report: {files.page}")
     return 1 if is_damaged else code

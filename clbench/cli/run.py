@@ -62,7 +62,6 @@ def run(
         api.check(state, resources, lines)
         show_plan(state)
         return 0
-    reference = plan.question.reference
     for step in plan.steps:
         if plan.looks:
             state = read_run_state(step, replace=options.replace)
@@ -72,7 +71,7 @@ def run(
                     listener = TensorBoard(listener, plan.out / "tensorboard")
                 result = api.execute(state, resources, listener)
         except ClusterError:
-            show_results(plan.out, read_run_state(step).present, reference)
+            show_results(plan.out, read_run_state(step).present, plan.question)
             raise
         if not plan.looks:
             break
@@ -81,7 +80,7 @@ def run(
             note(f"{after} every primary comparison is settled.")
             break
         note(f"{after} these comparisons are open: {join_names(comparisons)}.")
-    return show_results(result.path, result.cells, reference)
+    return show_results(result.path, result.cells, plan.question)
 
 
 def show_plan(state: RunState) -> None:

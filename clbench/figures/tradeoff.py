@@ -160,9 +160,9 @@ def overall(results: style.Results) -> Figure:
         figure,
         f"Over {scenarios} scenarios{missing}. Left: mean difference from {reference}, with the "
         "same weight for every scenario; thick lines are 95 % intervals for the mean of these "
-        "scenarios, thin ones for scenarios like these (cut at arrows). Right: mean ranks, 1 for "
-        "the best; methods whose ranks differ by less than the bar at the bottom (Nemenyi, 5 %) do "
-        "not differ significantly.",
+        "scenarios, thin ones, from five scenarios on, for others like them (cut at arrows). "
+        "Right: mean ranks, 1 for the best; methods whose ranks differ by less than the bar at the "
+        "bottom (Nemenyi, 5 %) do not differ significantly.",
     )
 
 

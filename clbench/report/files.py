@@ -38,7 +38,13 @@ from clbench.report.content import (
     read_runs,
 )
 from clbench.report.question import MARKS, paper_note, pictures
-from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
+from clbench.report.sentences import (
+    Line,
+    control_line,
+    error_rates,
+    remark_lines,
+    verdict_lines,
+)
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import SMOKE
 from clbench.results.store import Store
@@ -331,6 +337,7 @@ def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
         lines = []
         if not question.mean_over_scenarios:
             lines = verdict_lines(content.tables["comparisons"], scenario, question)
+        lines += remark_lines(content.tables["comparisons"], scenario, question)
         if line := control_line(content.tables["controls"], scenario, question):
             lines.append(line)
         if lines:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from clbench.core.errors import count
+from clbench.results.remarks import sentences
 from clbench.results.statistics import ALPHA, look_at, spend
 from clbench.suite.schema import FEWEST, MEAN, Question
 from clbench.suite.scores import SCORE
@@ -92,14 +93,22 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
     return lines
 
 
+def remark_lines(comparisons: pd.DataFrame, scenario: str, question: Question) -> list[Line]:
+    """Return lines on collapsed runs of a scenario, and on methods that change nothing."""
+    table = comparisons[comparisons["scenario"] == scenario]
+    rows = table[table["score"].isin(question.scores)].to_dict("records")
+    return [Line(((f"{text}.", ""),)) for text in sentences(rows)]
+
+
 def control_line(controls: pd.DataFrame, scenario: str, question: Question) -> Line | None:
     """Return a line on the methods that do not beat every control; None if all do.
 
-    Each is named with the cheapest control that it does not beat. Methods that were not compared
-    with every control, such as one that failed, are not said to beat them.
+    The reference counts as one. Each is named with the cheapest control that it does not beat.
+    Methods that were not compared with every control, such as one that failed, are not said to beat
+    them.
     """
     everything = controls[controls["scenario"] == scenario]
-    table = everything[everything["verdict"] != "no verdict"]
+    table = everything[(everything["verdict"] != "no verdict") | (everything["why"] != "")]
     unbeaten: dict[str, Row] = {}
     for row in table[table["verdict"] != "better"].to_dict("records"):
         unbeaten.setdefault(row["method"], row)
@@ -109,14 +118,16 @@ def control_line(controls: pd.DataFrame, scenario: str, question: Question) -> L
     for control in dict.fromkeys(row["control"] for row in unbeaten.values()):
         rows = [row for row in unbeaten.values() if row["control"] == control]
         time = rows[0]["time"]
-        cost = "" if time != time else f" ({time:.2g} × the time of {question.reference})"  # NaN
-        methods = ", ".join(_describe(row, row["verdict"]) for row in rows)
-        texts.append(f"not shown to beat {control}{cost}: {methods}")
+        has_cost = time == time and control != question.reference  # NaN differs from itself
+        cost = f" ({time:.2g} × the time of {question.reference})" if has_cost else ""
+        names = ", ".join(_describe(row, row["verdict"]) for row in rows)
+        texts.append(f"not shown to beat {control}{cost}: {names}")
     count_controls = everything.groupby("method")["control"].nunique()
     beaten = table[table["verdict"] == "better"].groupby("method")["control"].nunique()
-    winners = [m for m in dict.fromkeys(table["method"]) if beaten.get(m) == count_controls[m]]
+    methods = (m for m in dict.fromkeys(table["method"]) if m != question.reference)
+    winners = [m for m in methods if beaten.get(m) == count_controls[m]]
     if winners:
-        texts.append(f"better than every control: {_join(winners)}")
+        texts.append(f"better than every control and {question.reference}: {_join(winners)}")
     text = "; ".join(texts)
     title = f"{everything['sum'].iloc[0]} against controls"
     return Line(((title, "title"), (f". {text[0].upper()}{text[1:]}.", "")))
@@ -174,7 +185,8 @@ def _lack(score: str) -> str:
 
 def _describe(row: Row, verdict: str) -> str:
     if verdict in ("no verdict", "too few seeds"):
-        return str(row["method"])
+        why = f" ({row['why']})" if verdict == "no verdict" and row["why"] else ""
+        return f"{row['method']}{why}"
     difference, low, high = (
         f"{round(row[name], 3) + 0.0:+.3f}"
         for name in ("difference", "difference_low", "difference_high")

@@ -17,9 +17,10 @@ from clbench.results.cell import (
     steps_by_scenario,
     without_extra_points,
 )
+from clbench.results.remarks import BySeed, Group, remarks, scores_to_compare
 from clbench.results.score_tables import score_rows
 from clbench.suite.schema import FEWEST, MEAN, Question
-from clbench.suite.scores import SCORE, SCORES
+from clbench.suite.scores import SCORE
 
 FIELDS = (
     *("scenario", "shift", "method", "score", "n", "mean", "median", "deviation"),
@@ -27,13 +28,12 @@ FIELDS = (
     *("pairs", "difference", "spread", "freedom", "difference_low", "difference_high", "level"),
     *("p", "p_family", "verdict", "why", "rows", "rows_difference", "rows_low", "rows_high"),
     *("rows_only_method", "rows_only_reference", "rows_lost", "rows_gained"),
+    *("collapsed", "remark"),
 )
 CONTROL_FIELDS = (
     *("scenario", "sum", "control", "time", "method", "pairs", "difference", "spread", "freedom"),
-    *("difference_low", "difference_high", "level", "p", "p_family", "verdict"),
+    *("difference_low", "difference_high", "level", "p", "p_family", "verdict", "why"),
 )
-Group = tuple[str, str]  # scenario, score
-BySeed = dict[str, dict[int, float]]  # by baseline and seed
 
 
 def comparisons_frame(
@@ -64,16 +64,18 @@ def comparisons_frame(
         95 % interval for other seeds *and* other rows of the same kind, and how many rows are right
         in the method or the reference only, as means over the common seeds. For p_o also how many
         rows the method lost and gained between the end of the first stage and that of the last, as
-        means over its seeds. Where the question asks for means over scenarios, these have rows of
-        their own, with `MEAN` in place of the scenario, over the methods and seeds that have all
+        means over its seeds. How many runs of a method ``collapsed``, and a ``remark`` on it, see
+        `clbench.results.remarks`. Where the question asks for means over scenarios, these have rows
+        of their own, with `MEAN` in place of the scenario, over the methods and seeds that have all
         scenarios of the question.
     """
     cells = [cell for cell in without_extra_points(cells) if cell.reference_of is None]
     steps = steps_by_scenario(cells)
-    values = _scores(cells, question)
+    values = scores_to_compare(cells, question)
+    noted = {(r["scenario"], r["score"], r["method"]): r for r in remarks(cells, question, values)}
+    scenarios = dict.fromkeys(cell.scenario for cell in cells)
+    covered = [scenario for scenario in scenarios if question.covers(scenario)]
     if question.mean_over_scenarios:
-        scenarios = dict.fromkeys(cell.scenario for cell in cells)
-        covered = [scenario for scenario in scenarios if question.covers(scenario)]
         means, steps[MEAN] = _means_over_scenarios(values, steps, question, covered)
         values = means | values
     groups = {
@@ -85,7 +87,21 @@ def comparisons_frame(
         for group, samples in groups.items()
     }
     lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
-    primary = statistics.compare(asked, alpha=alpha, margin=question.margin, lower_is_better=lower)
+    gaps = {
+        (MEAN, score): min(
+            (
+                statistics.modes(sample.values, sample.step)[0] / len(covered)
+                for scenario in covered
+                for sample in groups.get((scenario, score), {}).values()
+                if sample.values
+            ),
+            default=math.inf,
+        )
+        for score in question.scores
+    }
+    primary = statistics.compare(
+        asked, alpha=alpha, margin=question.margin, lower_is_better=lower, known_gaps=gaps
+    )
     others = statistics.compare(groups, family=1, lower_is_better=lower)
     by_seed: dict[tuple[str, str], dict[int, CellResult]] = {}
     for cell in cells:
@@ -104,6 +120,7 @@ def comparisons_frame(
                 by_seed.get((scenario, name), {}) for name in (method, question.reference)
             )
             row |= _flips(ours) if score == "p_o" else {}
+            row |= {"collapsed": 0, "remark": "", **noted.get((scenario, score, method), {})}
             comparison = (primary if is_primary else others).get((group, method))
             if method == question.reference:
                 row["why"] = "the reference"
@@ -112,22 +129,10 @@ def comparisons_frame(
                 row |= {"pairs": 0, "verdict": "no verdict" if is_primary else None}
             else:
                 row |= asdict(comparison)
-                row |= _judgement(comparison.pairs, is_primary, comparison.verdict)
+                row |= _judgement(comparison, is_primary)
                 row |= _rows(ours, theirs, score)
             rows.append(row)
     return pd.DataFrame(rows, columns=list(FIELDS))
-
-
-def _scores(cells: Sequence[CellResult], question: Question) -> dict[Group, BySeed]:
-    """Return the scores to compare by scenario and score, then by baseline and seed."""
-    names = [score.name for score in SCORES if score.compared or score.name in question.scores]
-    values: dict[Group, BySeed] = {}
-    for row in score_rows(cells):
-        for name in names:
-            if (value := row.get(name)) is not None:
-                by_baseline = values.setdefault((row["scenario"], name), {})
-                by_baseline.setdefault(row["method"], {})[row["seed"]] = value
-    return values
 
 
 def _reason(reference: str, scenario: str, by_baseline: BySeed) -> str:
@@ -245,16 +250,22 @@ def _flips(cells: Mapping[int, CellResult]) -> dict[str, float]:
     return {"rows": rows, "rows_lost": lost, "rows_gained": gained}
 
 
-def _judgement(pairs: int, is_primary: bool, verdict: str) -> dict[str, str | None]:
+def _judgement(comparison: statistics.Comparison, is_primary: bool) -> dict[str, str | None]:
     """Return the verdict of a comparison, or why there is none."""
     if not is_primary:
         return {"verdict": None, "why": "exploratory"}
-    why = ""
+    pairs, why = comparison.pairs, _withheld(comparison)
     if pairs < FEWEST:
         why = f"{pairs} common seed{'' if pairs == 1 else 's'}, {FEWEST} are needed"
-    elif verdict == "no verdict":
+    elif comparison.verdict == "no verdict" and not why:
         why = "the differences do not vary, and the step of the score is unknown"
-    return {"verdict": verdict, "why": why}
+    return {"verdict": comparison.verdict, "why": why}
+
+
+def _withheld(comparison: statistics.Comparison) -> str:
+    """Return why collapsed runs withhold a verdict; empty if they do not."""
+    seeds = comparison.seeds_for_verdict
+    return f"runs collapse: to tell it from chance takes {seeds} seeds or more" if seeds else ""
 
 
 def controls_frame(
@@ -266,8 +277,9 @@ def controls_frame(
 
     Scores that no cell of a scenario has are left out there.
 
-    Controls that keep rows are upper bounds and do not count. The claim that is tested is that a
-    method beats *every* control, so a test for each control needs no further correction
+    Controls that keep rows are upper bounds and do not count. The reference counts as a control,
+    since a method that is no better than it needs no control to refute it. The claim that is tested
+    is that a method beats *every* control, so a test for each control needs no further correction
     (intersection-union test; Berger 1982). The comparisons are exploratory: one family of claims
     over all scenarios, apart from that of the question, with the error rate `alpha`.
 
@@ -314,7 +326,8 @@ def controls_frame(
         step = math.hypot(*(steps[scenario].get(score, 0.0) for score in scores[scenario]))
         controls = {cell.baseline: cell.keeps_rows for cell in some if cell.control}
         methods = {name: seeds for name, seeds in by_baseline.items() if name not in controls}
-        for control in (name for name, keeps_rows in controls.items() if not keeps_rows):
+        names = [name for name, keeps_rows in controls.items() if not keeps_rows]
+        for control in dict.fromkeys([*names, question.reference] if names else []):
             theirs = by_baseline.get(control, {})
             groups[scenario, control] = differences({**methods, control: theirs}, control, step)
             times[scenario, control] = seconds.get(control, math.nan) / unit
@@ -331,8 +344,10 @@ def controls_frame(
             comparison = comparisons.get(((scenario, control), method))
             row = {"scenario": scenario, "sum": sum_of(scores[scenario])}
             row |= {"control": control, "method": method, "time": times[scenario, control]}
-            numbers = asdict(comparison) if comparison else {"pairs": 0, "verdict": "no verdict"}
-            rows.append(row | numbers)
+            row |= {"pairs": 0, "verdict": "no verdict", "why": ""}
+            if comparison:
+                row |= {**asdict(comparison), "why": _withheld(comparison)}
+            rows.append(row)
     order = {scenario: position for position, scenario in enumerate(totals)}
 
     def by_cost(row: dict[str, Any]) -> tuple[int, bool, float, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
@@ -26,6 +27,8 @@ POWER = 0.8
 """Default power of a planned comparison."""
 ROUNDING = 1e-9
 """Standard deviations up to this one are rounding errors."""
+COLLAPSE = 0.1
+"""Least loss of a collapsed run: a tenth of the rows."""
 
 POWER_FIELDS = (
     *("scenario", "method", "score", "pairs", "spread", "seeds", "seeds_low", "seeds_high"),
@@ -113,8 +116,10 @@ class Comparison:
     verdict
         ``better`` or ``worse`` if `p_family` is below the error rate, exactly when the interval
         excludes 0; else ``equivalent`` if the interval lies within the margin;
-        else ``no difference shown``; ``no verdict`` for fewer than `FEWEST` seeds, or if the
-        differences do not vary and the step of the score is unknown.
+        else ``no difference shown``; ``no verdict`` for fewer than `FEWEST` seeds, if the
+        differences do not vary and the step of the score is unknown, or if `seeds_for_verdict`.
+    seeds_for_verdict
+        The least number of seeds that could bear the verdict, if runs collapse; else 0.
     """
 
     pairs: int
@@ -127,6 +132,52 @@ class Comparison:
     p: float
     p_family: float
     verdict: Verdict
+    seeds_for_verdict: int = 0
+
+
+def modes(values: Sequence[float], step: float) -> tuple[float, int]:
+    """Return the gap between two modes of a score over seeds, and how many values lie below it.
+
+    There are two if the largest gap is at least `COLLAPSE`, three standard errors of a difference
+    between samples of 1 / step rows (each sqrt(step / 2) at most), and the width of either side.
+    Else, and for fewer than `FEWEST` values or an unknown step, the gap is infinite.
+    """
+    x = np.sort(_finite(values))
+    if len(x) < FEWEST or step <= 0.0:
+        return math.inf, 0
+    gaps = np.diff(x)
+    below = int(gaps.argmax()) + 1
+    gap, width = float(gaps[below - 1]), max(x[below - 1] - x[0], x[-1] - x[below])
+    least = max(COLLAPSE, 3.0 * math.sqrt(step / 2.0), width)
+    return (gap, below) if gap >= least - ROUNDING else (math.inf, 0)
+
+
+def collapse_p(n: int, t: float) -> float:
+    """Return the p of a t statistic of n differences between identical methods that collapse.
+
+    If every run collapses with probability q, apart from the others, a difference is −d, 0 or d
+    with probabilities r, 1 − 2r and r, where r = q(1 − q) is at most 1/4. Returned is the
+    probability of that t or more, of either sign, at r = 1/4 and without other noise. It is at
+    least 2·4⁻ⁿ: all runs of one method collapse, and none of the other.
+    """
+    from scipy.special import gammaln
+
+    up, down = np.indices((n + 1, n + 1))
+    logs = -sum(gammaln(k + 1) for k in (up, down, n - up - down))  # −∞ for a negative k
+    probability = np.exp(gammaln(n + 1) + logs - (n + up + down) * math.log(2.0))
+    sums = (up - down) ** 2.0
+    reaches = sums * (n - 1) >= t**2 * (n * (up + down) - sums) * (1.0 - ROUNDING)
+    return float(probability[reaches & (sums > 0.0)].sum())
+
+
+def unseen(methods: int, n: int) -> float:
+    """Return how likely identical methods that collapse differ, but none has two modes, at most.
+
+    All n runs of some of them collapse, and none of the others.
+    """
+    rate = np.linspace(0.0, 0.5, 101)
+    every, none = rate**n, (1.0 - rate) ** n
+    return float(np.max((every + none) ** methods - every**methods - none**methods))
 
 
 def compare(
@@ -136,6 +187,7 @@ def compare(
     family: int | None = None,
     margin: float = 0.0,
     lower_is_better: Collection[Key] = (),
+    known_gaps: Mapping[Key, float] = MappingProxyType({}),
 ) -> dict[tuple[Key, str], Comparison]:
     """Compare methods with a reference by a family of tests with one error rate.
 
@@ -144,6 +196,11 @@ def compare(
     corrected after Bonferroni, so that p values and intervals agree. Tests that share variances
     between methods find more, but err too often where methods differ in noise or share it
     (`benchmarks/verdicts.py`).
+
+    On a few seeds, all runs of one method may collapse by chance, and none of another, and the t
+    test takes agreement for certainty. Where differences of a group have two `modes`, one of at
+    least half of their smallest gap must also be significant by `collapse_p`, or gets no verdict.
+    Where a group is likely to show no modes (`unseen`), those of the whole family count.
 
     Parameters
     ----------
@@ -155,6 +212,8 @@ def compare(
         Largest difference that does not matter.
     lower_is_better
         Groups whose score is better when lower.
+    known_gaps
+        Gaps between modes that differences of a group hide, as means over scenarios do.
 
     Returns
     -------
@@ -172,6 +231,11 @@ def compare(
     if family is None:
         family = max(1, sum(len(sample.values) >= FEWEST for _, _, sample in tests))
     level = 1.0 - alpha / family
+    gaps: dict[Key, list[float]] = {}
+    for group, _, sample in tests:
+        some = gaps.setdefault(group, [known_gaps.get(group, math.inf)])
+        some.append(modes(sample.values, sample.step)[0])
+    smallest = min((min(some) for some in gaps.values()), default=math.inf)
     result: dict[tuple[Key, str], Comparison] = {}
     for group, name, sample in tests:
         x = _finite(sample.values)
@@ -181,6 +245,7 @@ def compare(
             variance, freedom = float(x.var(ddof=1)) + sample.step**2, n - 1.0
         p = p_family = half = math.nan
         verdict: Verdict = "no verdict"
+        seeds = 0
         if n >= FEWEST and variance > ROUNDING**2:
             error = math.sqrt(variance / n)
             p = float(2.0 * stdtr(freedom, -abs(mean) / error))
@@ -189,9 +254,14 @@ def compare(
             verdict = "equivalent" if abs(mean) + half < margin else "no difference shown"
             if p_family < alpha:
                 verdict = "better" if (mean < 0) == (group in lower_is_better) else "worse"
+                is_hidden = len(gaps) * unseen(len(gaps[group]), n) > alpha
+                gap = smallest if is_hidden else min(gaps[group])
+                if abs(mean) >= gap / 2 and collapse_p(n, mean / error) > alpha / family:
+                    verdict, p, p_family, half = "no verdict", math.nan, math.nan, math.nan
+                    seeds = max(math.ceil(math.log(2.0 * family / alpha, 4.0)), n + 1)
         spread = math.sqrt(variance)
         result[group, name] = Comparison(
-            n, mean, spread, freedom, mean - half, mean + half, level, p, p_family, verdict
+            n, mean, spread, freedom, mean - half, mean + half, level, p, p_family, verdict, seeds
         )
     return result
 

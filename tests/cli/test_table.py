@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers.handmade import failed, pair, reference, three
+from helpers.report_runs import cells as report_cells
 from rich.console import Console
 
 from clbench.cli import console as module
@@ -132,6 +133,12 @@ def test_a_method_that_is_told_the_task_is_marked(
     assert "vanilla #" not in text
     assert "\n# is told the task of each row at test time, even where tasks share a head\n" in text
     assert "keeps rows" not in text
+
+
+def test_collapsed_runs_stand_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    some = report_cells(vanilla=[(0.80, 0.8), (0.55, 0.8), (0.81, 0.8)])
+    assert show_results(None, some) == 0
+    assert "\npair, vanilla: 1 of 3 runs collapsed in p_o\n" in capsys.readouterr().out
 
 
 def test_a_window_too_narrow_for_any_layout_cuts_no_number(

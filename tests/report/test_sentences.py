@@ -7,7 +7,7 @@ import pytest
 from helpers.handmade import three
 from helpers.report_runs import STEADY, cells
 
-from clbench.report.sentences import control_line, error_rates, verdict_lines
+from clbench.report.sentences import control_line, error_rates, remark_lines, verdict_lines
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, controls_frame
 from clbench.suite.schema import MEAN, Question
@@ -130,7 +130,7 @@ CONTROLS: dict[str, tuple[float, list[tuple[float, float]]]] = {
 
 def test_methods_that_do_not_beat_every_control_are_named() -> None:
     table = controls_frame(control_cells(**CONTROLS))
-    assert list(dict.fromkeys(table["control"])) == ["cheap-control", "slow-control"]
+    assert list(dict.fromkeys(table["control"])) == ["cheap-control", "slow-control", "vanilla"]
     assert list(dict.fromkeys(table["method"])) == ["vanilla", "ewc", "mas", "new"]
     row = table.set_index(["control", "method"]).loc["cheap-control", "ewc"]
     assert (row["time"], row["pairs"]) == (0.75, 3)
@@ -166,13 +166,14 @@ def test_a_score_that_no_cell_of_a_scenario_has_is_left_out_of_the_sum() -> None
 def test_methods_that_beat_every_control_are_named() -> None:
     values = {**CONTROLS, "slow-control": (10.0, [(0.6, 0.8), (0.7, 0.9), (0.65, 0.7)])}
     line = str(control_line(controls_frame(control_cells(**values)), "pair", Question()))
-    assert line.endswith("; better than every control: ewc.")
+    assert line.endswith("; better than every control and vanilla: ewc.")
 
 
 def test_no_line_on_controls_where_all_methods_beat_it_or_none_was_run() -> None:
     some = {name: CONTROLS[name] for name in ("cheap-control", "ewc")}
     table = controls_frame(control_cells(**some))
-    assert table["verdict"].tolist() == ["better"]
+    assert table["control"].tolist() == ["cheap-control", "vanilla"]
+    assert table["verdict"].tolist() == ["better", "no verdict"]  # vanilla was not run
     assert math.isnan(table["time"][0])
     assert control_line(table, "pair", Question()) is None
     assert controls_frame(cells(**STEADY)).empty
@@ -181,18 +182,48 @@ def test_no_line_on_controls_where_all_methods_beat_it_or_none_was_run() -> None
 def test_a_method_that_some_control_was_not_compared_with_is_no_winner() -> None:
     ahead = [(0.90, 0.9), (0.95, 0.9), (0.92, 0.9)]
     weak = [(0.60, 0.8), (0.64, 0.8), (0.62, 0.8)]
-    some = control_cells(ewc=(20.0, ahead), mas=(20.0, weak), weak_control=(7.5, weak))
+    some = control_cells(
+        vanilla=(10.0, weak), ewc=(20.0, ahead), mas=(20.0, weak), weak_control=(7.5, weak)
+    )
     two = control_cells(other_control=(8.0, weak[:2]))
     lost = [cell.model_copy(update={"status": "failed", "R": [], "scores": {}}) for cell in two]
 
     def line(runs: list[Any]) -> str:
         return str(control_line(controls_frame(runs), "pair", Question()))
 
-    assert "better than every control: ewc" in line(some)
+    assert "better than every control and vanilla: ewc" in line(some)
     for more in (two, lost):
         table = controls_frame([*some, *more]).set_index(["control", "method"])
         assert table.loc[("other_control", "ewc"), "verdict"] == "no verdict"
         assert "better than every" not in line([*some, *more])
+
+
+def test_no_method_beats_every_control_without_beating_the_reference() -> None:
+    values = {
+        "vanilla": (10.0, [(0.90, 0.8), (0.92, 0.8), (0.94, 0.8)]),
+        "cheap-control": (7.5, [(0.60, 0.8), (0.62, 0.8), (0.64, 0.8)]),
+        "ewc": (20.0, [(0.902, 0.8), (0.918, 0.8), (0.941, 0.8)]),
+        "mas": (20.0, [(0.60, 0.8), (0.62, 0.8), (0.64, 0.8)]),
+    }
+    line = str(control_line(controls_frame(control_cells(**values)), "pair", Question()))
+    assert "better than every control" not in line
+    assert "; not shown to beat vanilla: ewc +0.000 (" in line
+
+
+COLLAPSING = {
+    "vanilla": [(0.80, 0.8), (0.81, 0.8), (0.80, 0.8)],
+    "ewc": [(0.55, 0.8), (0.56, 0.8), (0.55, 0.8)],
+    "mas": [(0.56, 0.8), (0.80, 0.8), (0.81, 0.8)],
+}
+
+
+def test_a_verdict_that_collapsed_runs_withhold_says_how_many_seeds_it_takes() -> None:
+    table = comparisons_frame(cells(**COLLAPSING), Question())
+    old, _ = map(str, verdict_lines(table, "pair", Question()))
+    assert "no verdict: ewc (runs collapse: to tell it from chance takes 4 seeds or more)" in old
+    assert list(map(str, remark_lines(table, "pair", Question()))) == [
+        "mas: 1 of 3 runs collapsed in p_o."
+    ]
 
 
 def test_an_interim_report_says_that_its_verdicts_do_not_count() -> None:

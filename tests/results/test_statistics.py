@@ -10,13 +10,16 @@ from scipy import stats
 from clbench.results.statistics import (
     Comparison,
     Differences,
+    collapse_p,
     compare,
     critical_difference,
     crossed_interval,
+    modes,
     seeds_needed,
     spend,
     spread_interval,
     summarise,
+    unseen,
 )
 
 
@@ -220,3 +223,96 @@ def test_the_error_of_a_family_stays_below_five_percent() -> None:
         verdicts = [comparison.verdict for comparison in compare(groups).values()]
         wrong += any(verdict in ("better", "worse") for verdict in verdicts)
     assert wrong / 400 < 0.05
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.80, 0.55, 0.81], (0.25, 1)),
+        ([0.81, 0.55, 0.56, 0.80], (0.24, 2)),
+        ([0.80, 0.705, 0.81], (math.inf, 0)),  # less than a tenth
+        ([0.80, 0.69, 0.57], (0.12, 1)),  # the lower of two gaps is .11
+        ([0.81, 0.69, 0.68, 0.55, 0.56], (math.inf, 0)),  # the upper side is wider than the gap
+        ([0.80, 0.55], (math.inf, 0)),
+    ],
+)
+def test_two_modes_lie_a_gap_apart(values: list[float], expected: tuple[float, int]) -> None:
+    assert modes(values, 1 / 1000) == pytest.approx(expected)
+    assert modes(values, 0.0) == (math.inf, 0)
+
+
+def test_the_gap_of_few_rows_is_noise() -> None:
+    # 50 rows: a difference between samples has a standard error of .1 at most
+    assert modes([0.80, 0.55, 0.81], 1 / 50) == (math.inf, 0)
+    assert modes([0.80, 0.45, 0.81], 1 / 50)[1] == 1
+
+
+def test_the_p_of_identical_methods_that_collapse() -> None:
+    # differences of -1, 0 and 1 with probabilities 1/4, 1/2 and 1/4
+    assert collapse_p(3, 1e6) == pytest.approx(2 / 4**3)
+    assert collapse_p(5, 1e3) == pytest.approx(2 / 4**5)
+    # four of five seeds: mean .8, variance .2, t = .8 / sqrt(.2 / 5) = 4
+    assert collapse_p(5, 4.0) == pytest.approx(2 / 4**5 + 2 * 5 / 4**4 / 2)
+    assert collapse_p(5, 4.01) == pytest.approx(2 / 4**5)
+    # four seeds sum to 0 if none, one or two of them each go up and down: 6 + 12 · 4 + 16 of 256
+    assert collapse_p(4, 0.0) == pytest.approx(1 - (16 + 48 + 6) / 256)
+
+
+def test_how_likely_collapses_show_no_modes() -> None:
+    # two methods, three seeds, rate 1/2: both uniform (1/4 each), and not the same (half of these)
+    assert unseen(2, 3) == pytest.approx(1 / 32)
+    assert unseen(3, 3) == pytest.approx((1 / 4) ** 3 - 2 / 8**3)
+    assert unseen(1, 3) == pytest.approx(0.0)
+
+
+def test_verdicts_are_withheld_where_runs_collapse() -> None:
+    step = 1 / 400
+    all_lost, steady = (-0.25, -0.252, -0.248), (-0.02, -0.021, -0.0195)
+    some_lost = (-0.25, 0.002, -0.001)
+    few = compare(
+        {"p_o": {"ewc": Differences(all_lost, step), "mas": Differences(some_lost, step)}}
+    )["p_o", "ewc"]
+    assert few.verdict == "no verdict"
+    assert math.isnan(few.p)
+    assert math.isnan(few.difference_low)
+    assert few.seeds_for_verdict == 4  # 2 / 4^4 < .05 / 2 <= 2 / 4^3
+    # no other run collapses: the difference is an effect
+    pair = {"ewc": Differences(all_lost, step), "mas": Differences(steady, step)}
+    assert compare({"p_o": pair})["p_o", "ewc"].verdict == "worse"
+    # a difference of less than half of a collapse is none
+    small = {"ewc": Differences(steady, 1e-4), "mas": Differences(some_lost, 1e-4)}
+    assert compare({"p_o": small})["p_o", "ewc"].verdict == "worse"
+    # four seeds are enough for two comparisons
+    four = {
+        "ewc": Differences((*all_lost, -0.25), step),
+        "mas": Differences((*some_lost, 0.0), step),
+    }
+    assert compare({"p_o": four})["p_o", "ewc"].verdict == "worse"
+
+
+def test_collapses_of_other_groups_count_where_few_methods_hide_them() -> None:
+    all_lost, some_lost = (-0.25, -0.252, -0.248), (-0.25, 0.002, -0.001)
+    groups = {"a": {"ewc": Differences(all_lost, 1 / 400)}}
+    groups["b"] = {"ewc": Differences(some_lost, 1 / 400)}
+    assert compare(groups)["a", "ewc"].verdict == "no verdict"  # 2 · 1/32 > .05
+    more = {f"m{k}": Differences((0.0, 0.001, -0.001), 1 / 400) for k in range(4)}
+    groups["a"] |= more
+    assert compare(groups, family=2)["a", "ewc"].verdict == "worse"
+
+
+def test_collapses_leave_the_error_of_a_family_below_six_percent() -> None:
+    """Two methods and a reference on two scores; half of the runs lose 100 of 400 rows."""
+    rng = np.random.default_rng(7)
+    wrong = 0
+    for _ in range(500):
+        rows = np.round(2 * rng.standard_normal((3, 2, 3)) - 100 * (rng.random((3, 2, 3)) < 0.5))
+        groups = {
+            score: {
+                str(m): Differences(tuple((rows[m, score] - rows[2, score]) / 400), 1 / 400)
+                for m in range(2)
+            }
+            for score in range(2)
+        }
+        verdicts = [comparison.verdict for comparison in compare(groups).values()]
+        wrong += any(verdict in ("better", "worse") for verdict in verdicts)
+    assert wrong / 500 < 0.06  # .11 before
