@@ -44,6 +44,7 @@ class Prototypes(Frozen):
     """
 
     name = "prototypes"
+    holds_head = True
     head_kinds = ("classification",)
     shrinkage: Annotated[float, Field(gt=0.0, le=1.0)] | Literal["oas"] = "oas"
 
@@ -191,6 +192,7 @@ class ICaRL(Method):
     """
 
     name = "icarl"
+    holds_head = True
     head_kinds = ("classification",)
     keeps_rows = True
     memory: Annotated[int, Field(ge=1)] = 200

@@ -36,6 +36,7 @@ class MoFO(Method):
     """
 
     name = "mofo"
+    holds_head = True
     needs_outputs = True  # a share of a whole tensor moves
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.15
 
@@ -200,6 +201,7 @@ class PackNet(Method):
     """
 
     name = "packnet"
+    holds_head = True
     needs_task_id = True
     prune: Annotated[float, Field(gt=0.0, lt=1.0)] | Literal["equal"] = 0.5
     retrain: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
