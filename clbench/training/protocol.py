@@ -63,10 +63,10 @@ class Protocol(pydantic.BaseModel):
         ``language-model``: the model's own head answers every task in words, by its template
         (`clbench.tasks.task`); nothing is added and the task is never told.
     head_loss
-        Classes of a shared head among which a row of the stage's task is trained: ``all`` so far, as
-        it is scored (the code of SEQ*, Zheng et al. 2024, and mammoth, Buzzega et al. 2020), or those
-        of the ``stage`` (FACIL, Masana et al. 2022, and PyCIL, Zhou et al. 2023, without rows of
-        earlier tasks). Rows of earlier tasks are trained among all, as in ER-ACE (Caccia et al. 2022).
+        Classes of a shared head among which a row of the stage's task is trained: ``all`` so far,
+        as it is scored (as in the code of SEQ*, Zheng et al. 2024), or those of the ``stage`` (as
+        in FACIL, Masana et al. 2022, for methods without rows of earlier tasks). Rows of earlier
+        tasks are always trained among all (as in ER-ACE, Caccia et al. 2022).
     answer_by
         How a language model is scored on classes: ``likelihood`` takes the most probable answer of
         the task, ``generation`` what it writes.
