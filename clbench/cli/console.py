@@ -17,6 +17,7 @@ from rich.text import Text
 from clbench.core.errors import count, visible
 from clbench.results import score_tables
 from clbench.results.cell import CellResult
+from clbench.results.chance import at_chance
 from clbench.suite.scores import Score
 
 FILE_WIDTH = 160
@@ -148,6 +149,7 @@ def show_results(path: Path | None, cells: Sequence[CellResult], reference: str 
         show_table(console, table)
         signs = score_tables.MARKS.items()
         say("", *(f"{sign} {text}" for flag, (sign, text) in signs if any(r[flag] for r in rows)))
+        say(*at_chance(cells))
     searches = {
         (cell.family or cell.baseline, cell.search["seconds"]): cell.search
         for cell in cells

@@ -116,16 +116,8 @@ class TaskData:
         if device.type != "cpu":
             inputs = {key: _move(value, device) for key, value in inputs.items()}
             labels = _move(labels, device)
-        return Batch(
-            inputs,
-            labels,
-            self.head,
-            self.regression,
-            self.task,
-            positions,
-            tokens,
-            self.compared,
-        )
+        own = self.head, self.regression, self.task
+        return Batch(inputs, labels, *own, positions, tokens, self.compared)
 
 
 def length_grouped(lengths: IntArray, batch_size: int, rng: np.random.Generator) -> list[IntArray]:
