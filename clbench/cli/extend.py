@@ -54,7 +54,7 @@ def _methods(suite: str | None) -> Rows:
         except ClbenchError:  # it needs settings or a package
             method = kind
         signs = [sign for flag, (sign, _) in LISTED.items() if getattr(method, flag) is True]
-        title = " ".join(filter(None, [name, "".join(signs)]))
+        title = " ".join([name, *signs])
         if name in files:
             yield title, baseline.description
         else:
