@@ -18,6 +18,7 @@ from rich.text import Text
 from clbench.core.errors import count, visible
 from clbench.results import score_tables
 from clbench.results.cell import CellResult
+from clbench.results.chance import at_chance
 from clbench.results.remarks import remarks, scores_to_compare, sentences
 from clbench.suite.schema import Question
 from clbench.suite.scores import Score
@@ -165,6 +166,7 @@ def show_results(
     for scenario in dict.fromkeys(row["scenario"] for row in noted):
         some = (r for r in noted if r["scenario"] == scenario and r["score"] in question.scores)
         say(*(f"{scenario}, {text}" for text in sentences(some)))
+        say(*at_chance(cells))
     searches = {
         (cell.family or cell.baseline, cell.search["seconds"]): cell.search
         for cell in cells

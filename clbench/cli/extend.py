@@ -10,7 +10,7 @@ from clbench.core.errors import ClbenchError, SettingsError, count, display_path
 from clbench.core.options import Option
 from clbench.methods.base import METHODS, Method
 from clbench.models.locate import MODELS
-from clbench.results.score_tables import MARKS, marks
+from clbench.results.score_tables import MARKS
 from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
@@ -20,6 +20,8 @@ from clbench.tasks.metrics import METRICS, TEXT_METRICS
 from clbench.tasks.registry import TASKS
 
 Rows = Iterator[tuple[str, ...]]
+LISTED = {**MARKS, "holds_head": ("^", "itself holds a head that tasks share, or computes it")}
+"""Flags of a method to list, each with its sign and the footnote."""
 MOST_ANSWERS = 6
 """Most answers of a task to list."""
 
@@ -51,12 +53,13 @@ def _methods(suite: str | None) -> Rows:
             method: Method | type[Method] = kind(**baseline.settings)
         except ClbenchError:  # it needs settings or a package
             method = kind
-        title = name + marks(flag for flag in MARKS if getattr(method, flag) is True)
+        signs = [sign for flag, (sign, _) in LISTED.items() if getattr(method, flag) is True]
+        title = " ".join([name, *signs])
         if name in files:
             yield title, baseline.description
         else:
             yield title, f"{_first_line(kind) or METHODS.where(name)} Default settings."
-    yield from MARKS.values()
+    yield from LISTED.values()
 
 
 def _tasks(suite: str | None) -> Rows:

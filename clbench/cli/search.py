@@ -61,7 +61,7 @@ def search(
 
     For example:
 
-      clbench search quick --scenario sentiment-length --trials 30 --workers 2
+      clbench search quick --scenario sentiment-acceptability --trials 30 --workers 2
       clbench search mine.toml --time-limit 2h --dry-run
     """
     plan = searches.make_search(suite, scenario, settings, options)

@@ -155,7 +155,9 @@ def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
         if batch.labels.dim() == 2:  # answers of a language model
             mask = batch.labels != IGNORED
             return Outputs(logits, batch.labels.masked_fill(~mask, 0), mask.to(logits.dtype))
-        return Outputs(logits.squeeze(-1) if batch.regression else logits, batch.labels)
+        if batch.regression:
+            return Outputs(logits.squeeze(-1), batch.labels)
+        return Outputs(batch.among_compared(logits), batch.labels)
     labels = batch.get("labels")
     if labels is None:
         raise DataError("loss 'task': a batch has no key 'labels'. Add the true classes or values.")

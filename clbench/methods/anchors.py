@@ -73,6 +73,11 @@ class RecAdam(Method):
     for_steps: Annotated[int, Field(gt=0)] = 7800
     for_lr: Annotated[float, Field(gt=0.0, le=1.0)] = 2e-5
 
+    @property
+    def holds_head(self) -> bool:  # type: ignore[override]
+        """Whether a shared head is recalled, too."""
+        return self.anchor == "previous"
+
     def check_protocol(self, protocol: Protocol) -> None:
         """Raise a SettingsError if the pull overshoots the anchor at the flat rate."""
         scaled = self.scaling == "stage"

@@ -50,6 +50,7 @@ class SeqStar(Method):
     """
 
     name = "seq-star"
+    holds_head = True
     head_kinds = ("classification",)
     warmup_epochs: Annotated[int, Field(ge=0, le=1000)] = 3
     classifier: Literal["auto", "cosine", "linear"] = "auto"

@@ -44,6 +44,7 @@ class Prototypes(Frozen):
     """
 
     name = "prototypes"
+    holds_head = True
     head_kinds = ("classification",)
     shrinkage: Annotated[float, Field(gt=0.0, le=1.0)] | Literal["oas"] = "oas"
 
@@ -187,13 +188,19 @@ class ICaRL(Method):
     Attributes
     ----------
     memory
-        K: number of rows kept over all classes, the same for each; at least one for each.
+        K: number of rows kept over all classes; at least one for each.
+    rest
+        What becomes of the rows left over where K is no multiple of the number of classes:
+        ``drop`` keeps equally many of each class, as in Algorithm 5; ``use`` keeps one more of the
+        first classes, so that K rows are kept in all, as by `Rehearsal`.
     """
 
     name = "icarl"
+    holds_head = True
     head_kinds = ("classification",)
     keeps_rows = True
     memory: Annotated[int, Field(ge=1)] = 200
+    rest: Literal["drop", "use"] = "drop"
 
     def check_tasks(self, tasks: Sequence[Task]) -> None:
         """Raise a SettingsError if a task has no classes, or they are more than the memory."""
@@ -283,17 +290,20 @@ class ICaRL(Method):
     def _room(self, heads: Sequence[str]) -> dict[tuple[int, int], int]:
         """Return the number of exemplars of each class of each task, for the tasks' `heads`.
 
-        Each class has the same share of the memory, and its tasks equal parts of it.
+        Each class has the same share of the memory, up to one row, and its tasks equal parts of it.
         """
         tasks: dict[tuple[str, int], list[int]] = {}
         for task, kept in self.exemplars.items():
             for label in kept:
                 tasks.setdefault((heads[task], label), []).append(task)
-        share = self.memory // len(tasks)
+        share, rest = divmod(self.memory, len(tasks))
+        more = rest if self.rest == "use" else 0
         return {
             (task, label): len(part)
-            for (_, label), some in tasks.items()
-            for task, part in zip(some, np.array_split(np.arange(share), len(some)), strict=True)
+            for number, ((_, label), some) in enumerate(tasks.items())
+            for task, part in zip(
+                some, np.array_split(np.arange(share + (number < more)), len(some)), strict=True
+            )
         }
 
     def _kept(self, stage: Stage) -> list[TaskData]:

@@ -43,6 +43,7 @@ class EWC(PullingMethod):
     """
 
     name = "ewc"
+    holds_head = True
     runs_in_trainer = True
     takes_fisher = True
     importance: Annotated[float, Field(gt=0.0, le=1e12)] = 1000.0

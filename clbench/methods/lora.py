@@ -227,6 +227,7 @@ class EWCLora(LowRank):
     """
 
     name = "ewc-lora"
+    holds_head = True
     importance: Annotated[float, Field(gt=0.0, le=1e15)] = 1e5
     gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     mode: Mode = "sampled"

@@ -36,6 +36,7 @@ class Merging(Method, ABC):
         λ: factor on the merged change.
     """
 
+    holds_head = True
     scale: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
 
     def acts_in(self, index: int) -> bool:
@@ -214,6 +215,7 @@ class WiseFT(Method):
     """
 
     name = "wise-ft"
+    holds_head = True
     control = True
     only_consolidates = True
     alpha: Share | Annotated[list[Share], Field(min_length=3)] = 0.5

@@ -27,7 +27,7 @@ class MoFO(Method):
     are, weight decay included, so the model stays nearer to where it was. A new head, which has
     nothing to forget, moves whole; a head that an earlier task trained is filtered like the
     backbone. That includes the rows of new classes in a head that grows. Biases and norms are
-    filtered as printed; the authors' code lets them move.
+    filtered as printed; the authors' code lets them move, and decays all weights but norms.
 
     Attributes
     ----------
@@ -36,6 +36,7 @@ class MoFO(Method):
     """
 
     name = "mofo"
+    holds_head = True
     needs_outputs = True  # a share of a whole tensor moves
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.15
 
@@ -108,7 +109,8 @@ class Migu(Method):
     gradient, and that of the other rows of weight and bias becomes 0 (Du et al. 2024, arXiv
     2406.17245, section 3). Tasks with different outputs then train different units. As in the
     authors' code, the first task trains all units, embeddings and norms are trained whole, and a
-    unit without gradient still moves by Adam's momentum. The classification heads, which the
+    unit without gradient still moves by Adam's momentum. The code sums plain ``|h|``, padding
+    included, where the paper normalises. The classification heads, which the
     paper's language models do not have, are trained whole too.
 
     Attributes
@@ -200,6 +202,7 @@ class PackNet(Method):
     """
 
     name = "packnet"
+    holds_head = True
     needs_task_id = True
     prune: Annotated[float, Field(gt=0.0, lt=1.0)] | Literal["equal"] = 0.5
     retrain: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5

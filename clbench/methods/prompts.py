@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -167,9 +168,7 @@ class L2P(Prompted):
     `select` prompts whose keys k_i have the largest cosine similarity to it are put into the row,
     the most similar first, and ``weight·Σ_i (1 − cos(q(x), k_i))`` over them, averaged over the
     rows, is added to the loss (Wang et al. 2022, section 4). Keys, prompts and heads are
-    trained by all tasks; the method is not told the task. In training, a row competes only
-    among the classes of its task, so that a shared head does not learn to exclude those of
-    earlier tasks; scoring is over all classes. The heads read the same vector as under
+    trained by all tasks; the method is not told the task. The heads read the same vector as under
     other methods, where the paper averages the outputs at the prompts. Each row selects for
     itself, where the authors' code lets the rows of a batch vote. The paper's optional penalty on
     prompts that are selected often is left out. See `Prompted` for the place of the prompts.
@@ -181,7 +180,8 @@ class L2P(Prompted):
     weight
         λ: weight of the distance of the selected keys.
     mask
-        Whether the loss leaves out the classes that the stage's rows lack.
+        Whether the loss leaves out the classes that the stage's rows lack, as in the authors' code,
+        whatever the protocol's ``head_loss`` says.
     """
 
     name = "l2p"
@@ -217,8 +217,8 @@ class L2P(Prompted):
         self._distance: Tensor | None = None
 
     def before_stage(self, stage: Stage) -> None:
-        """Find the classes that the loss leaves out."""
-        self._absent = ~stage.classes() if self.mask else None
+        """Find the classes that the loss compares."""
+        self._compared = stage.classes() if self.mask else None
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return one group: the pool and the stage's heads."""
@@ -237,11 +237,8 @@ class L2P(Prompted):
         return model.get_parameter("prompts")[chosen].flatten(-3, -2)
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """Return the loss among the classes of the stage."""
-        outputs = stage.logits(batch)
-        if self._absent is not None:
-            outputs = outputs.masked_fill(self._absent[: outputs.shape[1]], -torch.inf)
-        return stage.criterion(outputs, batch)
+        """Return the loss, with `mask` among the classes of the stage."""
+        return stage.loss(replace(batch, compared=self._compared) if self.mask else batch)
 
     def penalty(self, stage: Stage) -> Tensor | None:
         """Return the weighted distance of the keys that the batch selected."""

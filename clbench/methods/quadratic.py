@@ -200,6 +200,7 @@ class L2SP(PullingMethod):
     """
 
     name = "l2-sp"
+    holds_head = True
     runs_in_trainer = True
     alpha: Strength = 0.01
     beta: Strength = 0.01

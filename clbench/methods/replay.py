@@ -142,6 +142,7 @@ class AGem(Rehearsal):
     """
 
     name = "a-gem"
+    holds_head = True
 
     def before_stage(self, stage: Stage) -> None:
         """Reset the count of conflicts."""

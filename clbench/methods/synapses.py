@@ -44,6 +44,7 @@ class SI(PullingMethod):
     """
 
     name = "si"
+    holds_head = True
     c: Annotated[float, Field(gt=0.0, le=1e12)] = 0.1
     xi: Annotated[float, Field(gt=0.0, le=1e6)] = 0.1
 
@@ -124,6 +125,7 @@ class MAS(PullingMethod):
     """
 
     name = "mas"
+    holds_head = True
     strength: Annotated[float, Field(gt=0.0, le=1e12)] = 1.0
     examples: Annotated[int, Field(gt=0)] | None = 1000
 

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from clbench.core import __version__
-from clbench.core.errors import visible
+from clbench.core.errors import join_names, visible
 from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures import report_figures
 from clbench.figures.style import ReportData, quiet
@@ -46,6 +46,7 @@ from clbench.report.sentences import (
     verdict_lines,
 )
 from clbench.results.cell import CellResult
+from clbench.results.chance import at_chance
 from clbench.results.score_tables import SMOKE
 from clbench.results.store import Store
 from clbench.suite.schema import MEAN, Question
@@ -294,6 +295,8 @@ def write_report(
         *([changed] if len(questions) > 1 else []),
         *([GROWN] if _has_grown(suites[0]) else []),
         *([JOINED] if suites[0].get("grown") else []),
+        *head_notes(cells),
+        *at_chance(cells),
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
     figures = [write_figure(drawing, folder / "figures", formats) for drawing in drawings]
@@ -376,6 +379,17 @@ def _suite(suite: Mapping[str, Any]) -> dict[str, Any]:
     """Return name, description and commands of a run's suite."""
     commands = [shlex.join(command) for command in suite.get("commands", [])]
     return {"name": "run", "description": "", **suite, "commands": commands}
+
+
+def head_notes(cells: Sequence[CellResult]) -> list[str]:
+    """Return how heads that tasks share were trained, and which methods hold them themselves."""
+    shared = [
+        c for c in cells if any("told" in (scores or {}) for row in c.metrics for scores in row)
+    ]
+    losses = sorted({c.settings.get("protocol", {}).get("head_loss", "all") for c in shared})
+    holding = dict.fromkeys(c.baseline for c in shared if c.settings.get("holds_head"))
+    held = f"; held or computed by the method itself: {join_names(holding)}" if holding else ""
+    return [f"Heads that tasks share: head_loss = {' and '.join(losses)}{held}."] if shared else []
 
 
 def _has_grown(suite: Mapping[str, Any]) -> bool:

@@ -259,6 +259,7 @@ def run_cell(
         method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
         settings["method"], result["keeps_rows"] = method.settings(), method.keeps_rows
         result["needs_task_id"], result["control"] = method.needs_task_id, method.control
+        settings["holds_head"] = method.holds_head
         runner = CellRunner(cell, prepared, method, compute, cache, listener)
         finished = runner.run()
         if not cell.protocol.is_language_model:

@@ -39,6 +39,8 @@ class Batch:
         Shape (b,): positions of these rows in the task's training data.
     tokens
         Number of real tokens, padding not counted.
+    compared
+        As in `TaskData`.
     """
 
     inputs: dict[str, Tensor]
@@ -48,6 +50,7 @@ class Batch:
     task: int
     positions: IntArray
     tokens: int
+    compared: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -66,6 +69,12 @@ class Batch:
         if not self.asks_for_words:
             return outputs
         return outputs[:, : self.labels.shape[1]][self.labels != IGNORED]
+
+    def among_compared(self, outputs: Tensor) -> Tensor:
+        """Return outputs of shape (b, …, outputs), -inf for classes that the loss leaves out."""
+        if self.compared is None:
+            return outputs
+        return outputs.masked_fill(~self.compared[: outputs.shape[-1]], -torch.inf)
 
     def parts(self, count: int) -> list[tuple[Self, float]]:
         """Return the batch in at most `count` parts, with the share of each in the mean loss."""
@@ -98,6 +107,7 @@ class TaskData:
     regression: bool  # whether labels are numbers instead of classes
     rows: EncodedRows
     pad_id: int  # token id of padding
+    compared: Tensor | None = None  # classes that the loss compares, bool, (outputs,); None: all
 
     def batch(self, positions: IntArray, device: torch.device) -> Batch:
         """Return the rows at `positions` as one batch on `device`."""
@@ -106,7 +116,8 @@ class TaskData:
         if device.type != "cpu":
             inputs = {key: _move(value, device) for key, value in inputs.items()}
             labels = _move(labels, device)
-        return Batch(inputs, labels, self.head, self.regression, self.task, positions, tokens)
+        own = self.head, self.regression, self.task
+        return Batch(inputs, labels, *own, positions, tokens, self.compared)
 
 
 def length_grouped(lengths: IntArray, batch_size: int, rng: np.random.Generator) -> list[IntArray]:

@@ -51,6 +51,9 @@ class Method(Configured):
     needs_task_id
         Set to True if `scoring` gives each task weights of its own: the method must then be told
         the task of each row, even where tasks share a head. Results and tables mark it too.
+    holds_head
+        Set to True if the method penalises, freezes, filters, projects, merges or computes the
+        weights of a head that tasks share; else they follow the loss alone. Results show it.
     needs_length
         Set to True if the method trains a stage differently when more tasks follow, as one that
         divides the weights among all tasks. Other methods' stages serve longer sequences, too.
@@ -84,6 +87,7 @@ class Method(Configured):
     kind: ClassVar[str] = "method"
     keeps_rows: ClassVar[bool] = False
     needs_task_id: ClassVar[bool] = False
+    holds_head: ClassVar[bool] = False
     only_consolidates: ClassVar[bool] = False
     needs_length: ClassVar[bool] = False
     needs_outputs: ClassVar[bool] = False

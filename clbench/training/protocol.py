@@ -62,6 +62,11 @@ class Protocol(pydantic.BaseModel):
         ``classification``: a new head for each task, or one that tasks share.
         ``language-model``: the model's own head answers every task in words, by its template
         (`clbench.tasks.task`); nothing is added and the task is never told.
+    head_loss
+        Classes of a shared head among which a row of the stage's task is trained: ``all`` so far,
+        as it is scored (as in the code of SEQ*, Zheng et al. 2024), or those of the ``stage`` (as
+        in FACIL, Masana et al. 2022, for methods without rows of earlier tasks). Rows of earlier
+        tasks are always trained among all (as in ER-ACE, Caccia et al. 2022).
     answer_by
         How a language model is scored on classes: ``likelihood`` takes the most probable answer of
         the task, ``generation`` what it writes.
@@ -148,6 +153,7 @@ class Protocol(pydantic.BaseModel):
     pooling: Literal["auto", "first", "last", "mean"] = "auto"
     head_dropout: Share = 0.0
     head: Literal["classification", "language-model"] = later("classification")
+    head_loss: Literal["all", "stage"] = later("all")
     answer_by: Literal["likelihood", "generation"] = later("likelihood")
     answer_score: Literal["sum", "mean"] = later("sum")
     answer_length: Positive = later(64)
@@ -205,6 +211,8 @@ class Protocol(pydantic.BaseModel):
             raise ValueError("pooling and head_dropout are settings of classification heads")
         if given and not self.is_language_model:
             raise ValueError(f"{given[0]} needs head = 'language-model'")
+        if self.is_language_model and self.head_loss == "stage":
+            raise ValueError("head_loss = 'stage' needs head = 'classification'")
         if self.capability_tasks and self.capability_rows is None:
             raise ValueError("capability_tasks needs capability_rows, the rows to measure on")
         if len({*self.capability_tasks}) < len(self.capability_tasks):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -204,8 +204,12 @@ class Stage(Context):
 
     @property
     def data(self) -> TaskData:
-        """The stage's own rows."""
-        return self.tasks[self.index]
+        """The stage's own rows; `Protocol.head_loss` says which classes their loss compares."""
+        data = self.tasks[self.index]
+        if self.protocol.head_loss == "stage":
+            classes = self.classes()
+            return replace(data, compared=classes) if len(classes) > 1 else data
+        return data
 
     @property
     def name(self) -> str:
@@ -222,15 +226,18 @@ class Stage(Context):
 
         The one output of a head without classes counts as one.
         """
-        head = self.model.head(self.data.head)
+        data = self.tasks[self.index]
+        head = self.model.head(data.head)
         present = torch.ones(len(next(head.parameters())), dtype=torch.bool)
         if len(present) > 1:
-            labels = torch.from_numpy(np.unique(self.data.rows.labels))
+            labels = torch.from_numpy(np.unique(data.rows.labels))
             present = torch.zeros_like(present).index_fill_(0, labels, True)
         return present.to(self.device)
 
     def earlier(self, task: int) -> TaskData:
         """Return the rows of task number `task`, an earlier one or the stage's own.
+
+        Their loss always compares all classes so far.
 
         Raises a PluginError if it comes later, or the method lacks ``keeps_rows = True``.
         """
@@ -348,13 +355,14 @@ class Stage(Context):
     def criterion(outputs: Tensor, batch: Batch) -> Tensor:
         """Return the mean cross-entropy, or squared error, of outputs of shape (b, outputs).
 
-        For language models, the mean over all answers' tokens; outputs of shape (b, m, v).
+        The cross-entropy is among the batch's `Batch.compared` classes. For language models, it is
+        the mean over all answers' tokens; outputs of shape (b, m, v).
         """
         if batch.labels.dim() == 2:
             return nn.functional.cross_entropy(outputs.flatten(0, 1), batch.labels.flatten())
         if batch.regression:
             return nn.functional.mse_loss(outputs.squeeze(-1), batch.labels)
-        return nn.functional.cross_entropy(outputs, batch.labels)
+        return nn.functional.cross_entropy(batch.among_compared(outputs), batch.labels)
 
     def batches(self, name: str) -> Iterator[Batch]:
         """Yield one pass over the stage's rows, shuffled by stream `name`."""

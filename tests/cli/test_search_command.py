@@ -57,10 +57,10 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["search", "quick"], "Give one of sentiment-acceptability, sentiment-length"),
+        (["search", "quick"], "Give one of sentiment-acceptability, growing-head"),
         (["search", "quick", "--scenario", "x"], "--scenario 'x' matches no scenario of quick"),
         (
-            ["search", "quick", "--device", "cuda:99", "--dry-run", "--scenario=sentiment-length"],
+            ["search", "quick", "--device=cuda:99", "--dry-run", "--scenario=growing-head"],
             "--device cuda:99",
         ),
         (["search", "quick", "--searcher", "grid"], "--searcher 'grid' is unknown"),
@@ -88,12 +88,12 @@ def test_the_next_command_repeats_options_and_plugins(
     monkeypatch.chdir(tmp_path)
     Path("my_tasks.py").write_text(PLUGIN)
     monkeypatch.setattr("clbench.search.search", lambda *_, **__: outcome())
-    options = ("--scenario", "sentiment-length", "--limit", "40", "--plugin", "my_tasks.py")
+    options = ("--scenario", "growing-head", "--limit", "40", "--plugin", "my_tasks.py")
     code, out, _ = clbench("search", "quick", *options, "--out", "found")
     assert code == 0
     assert out.splitlines()[-1] == (
         "Next: clbench run quick --methods vanilla,found/bertcl.toml,found/bertcl-mean.toml "
-        "--scenarios sentiment-length --limit 40 --plugin my_tasks.py"
+        "--scenarios growing-head --limit 40 --plugin my_tasks.py"
     )
 
 

@@ -16,9 +16,9 @@ from clbench.methods.class_means import NEVER, ICaRL, herding
 from clbench.tasks.registry import load_task
 
 
-def growing(folder: Path, classes: list[list[int]], memory: int = 8) -> Cell:
+def growing(folder: Path, classes: list[list[int]], memory: int = 8, rest: Any = "drop") -> Cell:
     """Return a cell whose tasks have these classes of one head with four outputs."""
-    cell = Cell(folder, ICaRL(memory=memory), heads=("a",) * len(classes))
+    cell = Cell(folder, ICaRL(memory=memory, rest=rest), heads=("a",) * len(classes))
     cell.model.heads["a"] = torch.nn.Linear(32, 4)
     for i, part in enumerate(classes):
         labels = np.asarray(part)[np.arange(12) % len(part)]
@@ -179,3 +179,16 @@ def test_tasks_without_classes_and_small_memories_are_refused() -> None:
     regression = replace(tasks[1], name="points", labels=())
     with pytest.raises(SettingsError, match="task 'points' is regression or multiple choice"):
         ICaRL().check_tasks([tasks[0], regression])
+
+
+@pytest.mark.parametrize(("rest", "sizes"), [("drop", [3, 3, 3]), ("use", [4, 3, 3])])
+def test_rows_left_over_are_used_on_demand(folder: Path, rest: Any, sizes: list[int]) -> None:
+    cell = growing(folder, [[0, 1], [2]], memory=10, rest=rest)
+    method = cell.method
+    assert isinstance(method, ICaRL)
+    for index, total in ((0, 10), (1, sum(sizes))):
+        cell.stage(index)
+        kept = {(t, k): rows for t, by in method.exemplars.items() for k, rows in by.items()}
+        assert sum(method._room(["a"] * 2).values()) == total
+        assert all(len(rows) <= method._room(["a"] * 2)[key] for key, rows in kept.items())
+    assert [*method._room(["a"] * 2).values()] == sizes

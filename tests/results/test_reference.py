@@ -191,7 +191,7 @@ def quick_scores(folder: str, score: str) -> dict[str, dict[int, float]]:
 
 def test_the_readme_and_the_documentation_show_the_table_of_quick() -> None:
     rows = means(score_rows(reference_cells("quick")))
-    assert len(rows) == 9
+    assert len(rows) == 8
     text, readme = (
         (ROOT / name).read_text(encoding="utf-8") for name in ("docs/quick.md", "README.md")
     )
@@ -200,10 +200,30 @@ def test_the_readme_and_the_documentation_show_the_table_of_quick() -> None:
             f"{row[f'{name}_mean']:.3f} ±{row[f'{name}_std']:.3f}"
             for name in ("p_o", "p_s", "forgetting")
         )
-        shares = [f"{row[f'{name}_mean']:.3f}" for name in ("retained", "learned")]
-        words = [row["method"], *p_o.split(), *p_s.split(), *forgetting.split(), *shares, "3"]
-        assert any(line.split()[-len(words) :] == words for line in text.splitlines())
-        assert any(line.split()[-7:] == words[:7] for line in readme.splitlines())
+        words = f"{row['method']} {p_o} {p_s} {forgetting}"
+        for page_text in (text, readme):
+            lines = (line.replace(" * ", " ") for line in page_text.splitlines())
+            assert any(" ".join(line.split()).endswith(words) for line in lines)
+
+
+def test_the_demo_shows_better_and_worse() -> None:
+    table = comparisons_frame(reference_cells("quick"), Question())
+    asked = table[table["score"].isin(["p_o", "p_s"])]
+    text = (ROOT / "docs" / "quick.md").read_text(encoding="utf-8")
+    assert {"better", "worse"} <= {*asked["verdict"]}
+    shown = asked[asked["verdict"].isin(["better", "worse"])]
+    for row in shown.to_dict("records"):
+        name = row["method"] + ("`*" if row["method"] == "replay" else "`")
+        assert f"| {row['scenario']} | `{name} | {row['score']} | {compared(row)} |" in text
+
+
+def test_the_documentation_shows_both_losses_of_a_shared_head() -> None:
+    text = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
+    for folder, column in (("head-loss", 2), ("head-loss-stage", 3)):
+        for cell in reference_cells(folder):
+            row = next(x for x in text.splitlines() if x.startswith(f"| `{cell.baseline}`"))
+            values = row.split("|")[column].split(",")
+            assert plain(fmean(x or 0.0 for x in cell.R[-1])) == values[cell.seed].strip()
 
 
 def own_comparisons(folder: str) -> pd.DataFrame:

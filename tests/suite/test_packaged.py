@@ -86,14 +86,27 @@ def test_every_value_of_a_papers_protocol_has_a_remark(name: str) -> None:
         assert re.search(r"#\s+\S", line), line
 
 
-def test_quick_has_all_three_shifts_and_needs_nothing_from_outside() -> None:
-    file = read_suite("quick").file
-    assert [s.shift for s in file.scenario] == ["dataset", "sentence-length", "embedding-cluster"]
+@pytest.mark.parametrize(
+    ("name", "shifts"),
+    [
+        ("quick", ["dataset", "class-incremental"]),
+        ("shifts", ["dataset", "sentence-length", "embedding-cluster"]),
+    ],
+)
+def test_suites_for_first_steps_need_nothing_from_outside(name: str, shifts: list[str]) -> None:
+    file = read_suite(name).file
+    assert [s.shift for s in file.scenario] == shifts
+    assert file.protocol == read_suite("quick").file.protocol
     assert file.protocol.model == "tiny"
-    assert file.methods == ["vanilla", "ewc", "wise-ft"]
-    assert file.seeds == [0, 1, 2]
     tasks = {task for s in file.scenario for task in s.task_names}
     assert all(task.startswith("synthetic/") for task in tasks)
+
+
+def test_the_demo_shows_forgetting_on_seeds_that_no_setting_was_chosen_on() -> None:
+    file = read_suite("quick").file
+    assert {"vanilla", "wise-ft", "replay", "prototypes"} == {*file.methods}
+    assert len(file.seeds) >= 4
+    assert not {*file.seeds} & {*range(10, 16)}
 
 
 def test_glue_tiny_is_real_tasks_for_the_built_in_model() -> None:
