@@ -119,10 +119,10 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
 
 
 def digest_of(model: nn.Module) -> str:
-    """Return a digest of the names and values of a model's weights, poolers aside."""
-    hasher = hashlib.blake2b(digest_size=16)
+    """Return a digest of a model's weights; of a backbone without pooler, which only heads read."""
+    hasher, has_head = hashlib.blake2b(digest_size=16), getattr(model, "base_model", 0) is not model
     for name, value in model.state_dict().items():
-        if "pooler" not in name.split("."):
+        if has_head or "pooler" not in name.split("."):
             hasher.update(name.encode())
             hasher.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return hasher.hexdigest()

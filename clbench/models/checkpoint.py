@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import transformers
+from safetensors import safe_open
 
 from clbench.core.errors import ModelError
 from clbench.models.families import family_of, reads_segments
 from clbench.models.groups import MOST_LAYERS
-from clbench.models.locate import check_folder, local_folder, one_line_errors
+from clbench.models.locate import check_folder, local_folder, one_line_errors, weight_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -102,7 +103,7 @@ def load_tokenizer(
             )
         tokenizer.pad_token = tokenizer.eos_token
     size = getattr(config, "vocab_size", None)
-    largest = max(tokenizer.vocab_size - 1, *tokenizer.all_special_ids)
+    largest = max(tokenizer.get_vocab().values())
     if size is not None and largest >= size:
         raise ModelError(
             f"model {name!r}: its tokenizer has token number {largest}, but its weights stop at "
@@ -157,23 +158,7 @@ def load_backbone(
             return random_model(config, random_seed)
     with one_line_errors(name, "cannot be used"):
         kind = _backbone_class(config)
-    model, report = read_weights(kind, config, folder, name)
-    parts = {part for part, _ in model.named_children()}
-    prefix = f"{model.base_model_prefix}."
-    # Heads and poolers are left out on purpose.
-    unused = sorted(
-        key
-        for key in report["unexpected_keys"]
-        if key.removeprefix(prefix).partition(".")[0] in parts
-        and "pooler" not in key.split(".")
-        and not key.endswith(".attn.masked_bias")  # a buffer of old checkpoints of GPT-2
-    )
-    if unused:
-        raise ModelError(
-            f"model {name!r}: {type(model).__name__} with this config.json has no place for "
-            f"{len(unused)} of its weights, such as {unused[0]!r}. Fetch or save the model again, "
-            "or use a checkpoint that this version of transformers fully supports."
-        )
+    model, _ = read_weights(kind, config, folder, name)
     return checked(model, folder, name)
 
 
@@ -199,14 +184,22 @@ def checked(model: PreTrainedModel, folder: Path, name: str) -> PreTrainedModel:
 
 
 def read_weights(
-    kind: type[PreTrainedModel], config: PreTrainedConfig, folder: Path, name: str
+    kind: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    folder: Path,
+    name: str,
+    *,
+    only_head: bool = False,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return a model of class `kind` in float32 and evaluation mode, and transformers' report.
+
+    Heads of other kinds are left out, unless a model with its own head is to have `only_head`.
 
     Raises
     ------
     ModelError
-        If weights have other shapes than in `config`, or the backbone lacks some.
+        If weights have other shapes than in `config` or are whole numbers, the backbone lacks some,
+        or the model has no place for some.
     """
     with quiet(), one_line_errors(name, f"its weights in {folder} cannot be loaded"):
         model, report = kind.from_pretrained(
@@ -224,15 +217,54 @@ def read_weights(
             f"model {name!r}: {key!r} in {folder} has the shape {tuple(stored)}, but config.json "
             f"asks for {tuple(expected)}. Fetch or save the model again."
         )
+    if kind not in transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.values():
+        lacking = report["missing_keys"]  # only heads for classes read the pooler
+        report["missing_keys"] = {key for key in lacking if "pooler" not in key.split(".")}
     prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
-    report["missing_keys"] = {k for k in report["missing_keys"] if "pooler" not in k.split(".")}
-    missing = sorted(key for key in report["missing_keys"] if key.startswith(prefix))
-    if missing:
+    if missing := sorted(key for key in report["missing_keys"] if key.startswith(prefix)):
         raise ModelError(
             f"model {name!r}: its weights lack {len(missing)} of the tensors of "
             f"{kind.__name__}, such as {missing[0]!r}. Fetch or save the model again."
         )
+    unread = {*report["unexpected_keys"]}
+    _check_unread(model, unread, name, all_heads=only_head and not report["missing_keys"])
+    _check_types(model, folder, unread, name)
     return model.eval(), report
+
+
+def _check_unread(model: PreTrainedModel, unread: Set[str], name: str, *, all_heads: bool) -> None:
+    """Refuse weights that the model has no place for; other heads only with `all_heads`."""
+    prefix = f"{model.base_model_prefix}."
+    parts = {part for whole in (model, model.base_model) for part, _ in whole.named_children()}
+    unknown = [
+        key
+        for key in sorted(unread)
+        if (all_heads or key.removeprefix(prefix).partition(".")[0] in parts)
+        and not {"pooler", "seq_relationship"} & {*key.split(".")}
+        and not key.endswith(".attn.masked_bias")  # a buffer of old checkpoints of GPT-2
+    ]
+    if unknown:
+        raise ModelError(
+            f"model {name!r}: {type(model).__name__} with this config.json has no place for "
+            f"{len(unknown)} of its weights, such as {unknown[0]!r}. Fetch or save the model "
+            "again, or use a checkpoint that this version of transformers fully supports."
+        )
+
+
+def _check_types(model: PreTrainedModel, folder: Path, unread: Set[str], name: str) -> None:
+    """Refuse weights that are stored as whole numbers, which transformers takes as they are."""
+    prefix = f"{model.base_model_prefix}."
+    own = {key for key, value in model.state_dict().items() if value.is_floating_point()}
+    for file in weight_files(folder, name):
+        with safe_open(file, framework="np") as stored:
+            for key in sorted({*stored.keys()} - unread):
+                form = str(stored.get_slice(key).get_dtype())
+                is_weight = {key, prefix + key, key.removeprefix(prefix)} & own
+                if (is_weight or key.endswith("weight")) and not form.startswith(("F", "BF")):
+                    raise ModelError(
+                        f"model {name!r}: {key!r} in {folder} is stored as {form}, as in quantised "
+                        "models. Use the full-precision model."
+                    )
 
 
 def random_model(
@@ -303,7 +335,7 @@ def load_language_model(
     kind, loss = language_class(config, name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(head_seed)
-        model, report = read_weights(kind, config, folder, name)
+        model, report = read_weights(kind, config, folder, name, only_head=loss == "clm")
     return LanguageModel(model, loss, tuple(sorted(report["missing_keys"])))
 
 
@@ -348,7 +380,7 @@ def load_generator(name: str, revision: str | None = None) -> PreTrainedModel:
             f"model {name!r}: {config.model_type!r} has no language-model head that writes text. "
             "Use a decoder, or head = 'classification'."
         )
-    model, report = read_weights(heads[kind], config, folder, name)
+    model, report = read_weights(heads[kind], config, folder, name, only_head=True)
     if missing := sorted(report["missing_keys"]):
         raise ModelError(
             f"model {name!r}: its checkpoint has no language-model head ({missing[0]!r} is "

@@ -1,8 +1,14 @@
-"""Locate a model (built in, in a folder or on the hub), identify it, and check its folder."""
+"""Locate a model (built in, in a folder or on the hub), identify it, and check its folder.
 
-import hashlib
+What is read decides the result and is in the identity; what is missing or unknown is refused.
+Not read are whole heads of another kind than the one in use, subfolders but for pooling and chat
+templates, and other files: pickles, settings of training and of generation.
+"""
+
 import json
+import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,23 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from clbench.core.errors import ModelError, did_you_mean
-from clbench.core.files import cache_dir, read_file, user_path, write_if_possible
+from clbench.core.files import cache_dir, digest, read_file, user_path, write_if_possible
 from clbench.core.registry import Registry
 
 IDENTITY_FILES = (
-    "config.json",
-    "tokenizer*.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "*.model",
-    "*.jinja",
-    "model*.safetensors",
-    "model.safetensors.index.json",
+    *("config.json", "*.safetensors", "model.safetensors.index.json"),
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+    *("*.model", "*.spm", "*.codes", "*.tokenizer", "vocab-*.json", "*_vocab.json", "dict.txt"),
+    *("tekken.json", "byte_maps.json", "emoji.json", "normalizer.json", "word_*.json"),
+    *("*.jinja", "additional_chat_templates/*.jinja"),
 )
-"""The files that decide the scores: configuration, tokenizer and weights."""
-HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja"]
+"""The files that transformers reads: configuration, weights, tokenizers and chat templates."""
+HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja", "*.spm", "*.codes"]
 """The files to download, from the top folder only; none of them is a pickle."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -35,6 +36,10 @@ TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
 POOLINGS = {"cls": "first", "first": "first", "last": "last", "lasttoken": "last", "mean": "mean"}
 """Our name of a pooling by that of sentence-transformers or of a configuration."""
 MODE = "pooling_mode_"
+SAMPLES, SAMPLE = 64, 4096
+"""Number and bytes of the samples by which a cached digest is found."""
+RECENT = 2 * 10**9
+"""Nanoseconds in which file systems may not tell two changes apart."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +135,12 @@ def local_folder(name: str, revision: str | None = None) -> Path:
 def adapter_folder(name: str) -> Path | None:
     """Return the folder of a PEFT adapter, downloading one of the hub if necessary, else None.
 
-    A folder with ``config.json`` is a whole model, of which there may be an adapter, too. None also
-    for what is not found: `local_folder` says why.
+    A folder with weights, or a hub model with ``config.json``, is a whole model, of which there may
+    be an adapter, too. None also for what is not found: `local_folder` says why.
     """
-    folder = resolve(name)
+    folder, whole = resolve(name), [WEIGHTS, INDEX]
     if folder is None:
+        whole = ["config.json"]
         from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
 
         with suppress(errors.HFValidationError, OSError):
@@ -152,7 +158,7 @@ def adapter_folder(name: str) -> Path | None:
                 with suppress(OSError):  # loading it raises an error that names the missing file
                     _require_hub()
                     hf_hub_download(name, ADAPTER_WEIGHTS, revision=folder.name)
-    if folder is None or (folder / "config.json").is_file():
+    if folder is None or any((folder / file).is_file() for file in whole):
         return None
     return folder if (folder / ADAPTER).is_file() else None
 
@@ -168,7 +174,8 @@ def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
         return {"hub": name, "commit": _hub_folder(name, revision).name}
     config_path(folder, name)
     files = {path for pattern in IDENTITY_FILES for path in folder.glob(pattern)}
-    return {"files": {path.name: _digest(path) for path in sorted(files) if path.is_file()}}
+    digests = ((path, _digest(path)) for path in sorted(files) if path.is_file())
+    return {"files": {path.relative_to(folder).as_posix(): digest for path, digest in digests}}
 
 
 def declared_pooling(name: str, revision: str | None = None) -> str | None:
@@ -210,19 +217,27 @@ def declared_pooling(name: str, revision: str | None = None) -> str | None:
 
 
 def _digest(path: Path) -> str:
-    """Return the content digest of `path`, cached by path, size and modification time."""
+    """Return the content digest of `path`, cached by all that the system and samples say of it.
+
+    The time of the last change of content or name (``ctime``) cannot be set. It may be too coarse
+    to tell two changes apart, so a file that has just changed is not cached.
+    """
     real = path.resolve()
     state = real.stat()
-    key = f"{real}\0{state.st_size}\0{state.st_mtime_ns}".encode()
-    cached = cache_dir("digests") / hashlib.blake2b(key, digest_size=16).hexdigest()
+    times = state.st_mtime_ns, state.st_ctime_ns
+    with real.open("rb") as file:
+        step = max(SAMPLE, state.st_size // SAMPLES)
+        samples = [os.pread(file.fileno(), SAMPLE, at) for at in range(0, state.st_size, step)]
+    key = repr((str(real), state.st_dev, state.st_ino, state.st_size, times, samples))
+    cached = cache_dir("digests") / digest(key)
     with suppress(OSError, ValueError):
         text = read_file(cached).decode("ascii")
         if len(text) == 32:
             return text
-    with real.open("rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    write_if_possible(cached, digest)
-    return digest
+    content = digest(real)
+    if time.time_ns() - max(times) > RECENT:
+        write_if_possible(cached, content)
+    return content
 
 
 def _hub_folder(name: str, revision: str | None) -> Path:
@@ -312,7 +327,7 @@ def config_path(folder: Path, name: str) -> Path:
 
     Raises a ModelError if there is none, or if the folder holds a pipe or device.
     """
-    for file in folder.iterdir():
+    for file in (*folder.iterdir(), *folder.glob("additional_chat_templates/*")):
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise ModelError(f"model {name!r}: {file} is a pipe or device. Replace it by a file.")
     path = folder / "config.json"
@@ -351,12 +366,22 @@ def check_folder(
                 f"model {name!r}: its weights are quantised (quantization_config in config.json) "
                 "and cannot be trained. Use the full-precision model."
             )
-        # This key makes transformers read another file than is checked here, even a pickle.
+        # These keys make transformers read other files than are checked here, even a pickle.
         if (other := config.get("transformers_weights", WEIGHTS)) != WEIGHTS:
             raise ModelError(
                 f"model {name!r}: config.json names the weights {other!r}. Remove its key "
                 f"transformers_weights: only {WEIGHTS} is read."
             )
+        if config.get("configuration_files"):
+            raise ModelError(
+                f"model {name!r}: config.json names other configurations. Remove its key "
+                "configuration_files: only config.json is read."
+            )
+    if (folder / ADAPTER).is_file():  # transformers applies it if peft is installed
+        raise ModelError(
+            f"model {name!r}: {folder} holds an adapter beside a whole model, and it is not clear "
+            f"whether the weights contain it. Merge it, or move {ADAPTER} and its weights away."
+        )
     if weights:
         weight_files(folder, name)
     if tokenizer:
