@@ -1,9 +1,8 @@
-"""Run what models bring along, such as chat templates, in a child process with limits."""
+"""Run what models bring along, such as chat templates, in a process with limits."""
 
 import json
 import multiprocessing
 import os
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -12,59 +11,54 @@ from typing import Any
 
 from clbench.core.errors import error_text
 
+MEMORY = 1 << 30
+"""Bytes that the process may take."""
+
 
 class LimitError(Exception):
-    """What runs in a child process failed, took too long or took too much memory."""
+    """A process failed, took too long or took too much memory."""
 
 
-def bounded(function: Callable[[], Any], seconds: float, memory: int = 1 << 30) -> Any:
-    """Return what `function` returns, plain JSON values, from a child with limits.
+def bounded(function: Callable[[], Any], seconds: float) -> Any:
+    """Return what `function` returns, plain JSON values, in a copy of this process.
 
-    It is for what models bring along and may never end, such as chat templates and regular
-    expressions. The child is a copy of this process, may take `memory` more bytes, and can write no
-    file. Without ``fork`` (Windows) the function runs here, without limits.
+    The copy can write no file. Windows has no such copies: the function runs here.
 
     Raises
     ------
     LimitError
-        If it fails, dies, or is not done after `seconds`.
+        If the function fails, takes longer than `seconds` or more than `MEMORY`.
     """
     if not hasattr(os, "fork"):
         return function()
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
-    child = fork.Process(target=_answer, args=(function, memory, sender))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of copying a process with threads
-        child.start()
+    child = fork.Process(target=_answer, args=(function, seconds, sender))
+    child.start()
     sender.close()
-    try:
-        if not receiver.poll(seconds):
-            raise LimitError(f"it is not done after {seconds:.0f} seconds")
-        answer = json.loads(receiver.recv_bytes())
-    except EOFError as error:
-        raise LimitError(f"its process died of more than {memory >> 20} MB or a crash") from error
-    finally:
-        child.kill()
-        child.join()
-        receiver.close()
-    if "error" in answer:
-        raise LimitError(answer["error"])
-    return answer["value"]
+    failure, value = f"it takes more than {seconds:.0f} seconds", None
+    if receiver.poll(seconds):
+        failure = f"it crashes, or takes more than {MEMORY >> 20} MB"
+        with suppress(EOFError):
+            failure, value = json.loads(receiver.recv_bytes())
+    child.kill()
+    child.join()
+    if failure:
+        raise LimitError(failure)
+    return value
 
 
-def _answer(function: Callable[[], Any], memory: int, sender: Connection) -> None:
-    """Send what `function` returns or raises; meant for a process of its own."""
+def _answer(function: Callable[[], Any], seconds: float, sender: Connection) -> None:
     import resource
 
+    for kind, most in ("CORE", 0), ("FSIZE", 0), ("CPU", int(seconds) + 1):
+        resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (most, most))
+    with suppress(OSError):  # only Linux tells how much memory is taken
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     try:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        with suppress(OSError):  # only Linux tells how much memory is taken
-            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-            most = pages * resource.getpagesize() + memory
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        answer = {"value": function()}
+        answer = ["", function()]
     except BaseException as error:
-        answer = {"error": f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")}
+        answer = [f"{type(error).__name__}: {error_text(error)}".removesuffix(": "), None]
     sender.send_bytes(json.dumps(answer).encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import transformers
-from safetensors import safe_open
 
 from clbench.core.errors import ModelError
 from clbench.models.families import family_of, reads_segments
 from clbench.models.groups import MOST_LAYERS
-from clbench.models.locate import check_folder, local_folder, one_line_errors, weight_files
+from clbench.models.locate import check_folder, local_folder, one_line_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -198,8 +197,8 @@ def read_weights(
     Raises
     ------
     ModelError
-        If weights have other shapes than in `config` or are whole numbers, the backbone lacks some,
-        or the model has no place for some.
+        If weights have other shapes than in `config`, the backbone lacks some, or the model has no
+        place for some.
     """
     with quiet(), one_line_errors(name, f"its weights in {folder} cannot be loaded"):
         model, report = kind.from_pretrained(
@@ -226,45 +225,22 @@ def read_weights(
             f"model {name!r}: its weights lack {len(missing)} of the tensors of "
             f"{kind.__name__}, such as {missing[0]!r}. Fetch or save the model again."
         )
-    unread = {*report["unexpected_keys"]}
-    _check_unread(model, unread, name, all_heads=only_head and not report["missing_keys"])
-    _check_types(model, folder, unread, name)
-    return model.eval(), report
-
-
-def _check_unread(model: PreTrainedModel, unread: Set[str], name: str, *, all_heads: bool) -> None:
-    """Refuse weights that the model has no place for; other heads only with `all_heads`."""
-    prefix = f"{model.base_model_prefix}."
+    strict, prefix = only_head and not report["missing_keys"], f"{model.base_model_prefix}."
     parts = {part for whole in (model, model.base_model) for part, _ in whole.named_children()}
     unknown = [
         key
-        for key in sorted(unread)
-        if (all_heads or key.removeprefix(prefix).partition(".")[0] in parts)
+        for key in sorted(report["unexpected_keys"])
+        if (strict or key.removeprefix(prefix).partition(".")[0] in parts)
         and not {"pooler", "seq_relationship"} & {*key.split(".")}
         and not key.endswith(".attn.masked_bias")  # a buffer of old checkpoints of GPT-2
     ]
     if unknown:
         raise ModelError(
-            f"model {name!r}: {type(model).__name__} with this config.json has no place for "
+            f"model {name!r}: {kind.__name__} with this config.json has no place for "
             f"{len(unknown)} of its weights, such as {unknown[0]!r}. Fetch or save the model "
             "again, or use a checkpoint that this version of transformers fully supports."
         )
-
-
-def _check_types(model: PreTrainedModel, folder: Path, unread: Set[str], name: str) -> None:
-    """Refuse weights that are stored as whole numbers, which transformers takes as they are."""
-    prefix = f"{model.base_model_prefix}."
-    own = {key for key, value in model.state_dict().items() if value.is_floating_point()}
-    for file in weight_files(folder, name):
-        with safe_open(file, framework="np") as stored:
-            for key in sorted({*stored.keys()} - unread):
-                form = str(stored.get_slice(key).get_dtype())
-                is_weight = {key, prefix + key, key.removeprefix(prefix)} & own
-                if (is_weight or key.endswith("weight")) and not form.startswith(("F", "BF")):
-                    raise ModelError(
-                        f"model {name!r}: {key!r} in {folder} is stored as {form}, as in quantised "
-                        "models. Use the full-precision model."
-                    )
+    return model.eval(), report
 
 
 def random_model(

@@ -8,7 +8,6 @@ templates, and other files: pickles, settings of training and of generation.
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -36,10 +35,10 @@ TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
 POOLINGS = {"cls": "first", "first": "first", "last": "last", "lasttoken": "last", "mean": "mean"}
 """Our name of a pooling by that of sentence-transformers or of a configuration."""
 MODE = "pooling_mode_"
+WEIGHT = re.compile(r"weight$|(?<!attn)(?<!attention)\.bias$")
+"""Names of weights, but not those of attention masks in old checkpoints."""
 SAMPLES, SAMPLE = 64, 4096
 """Number and bytes of the samples by which a cached digest is found."""
-RECENT = 2 * 10**9
-"""Nanoseconds in which file systems may not tell two changes apart."""
 
 
 @dataclass(frozen=True)
@@ -217,26 +216,23 @@ def declared_pooling(name: str, revision: str | None = None) -> str | None:
 
 
 def _digest(path: Path) -> str:
-    """Return the content digest of `path`, cached by all that the system and samples say of it.
+    """Return the content digest of `path`, cached by samples and by what the system tells of it.
 
-    The time of the last change of content or name (``ctime``) cannot be set. It may be too coarse
-    to tell two changes apart, so a file that has just changed is not cached.
+    Unlike the time of modification, that of the last change (``ctime``) cannot be set.
     """
     real = path.resolve()
     state = real.stat()
-    times = state.st_mtime_ns, state.st_ctime_ns
     with real.open("rb") as file:
         step = max(SAMPLE, state.st_size // SAMPLES)
         samples = [os.pread(file.fileno(), SAMPLE, at) for at in range(0, state.st_size, step)]
-    key = repr((str(real), state.st_dev, state.st_ino, state.st_size, times, samples))
-    cached = cache_dir("digests") / digest(key)
+    facts = real, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns, samples
+    cached = cache_dir("digests") / digest(repr(facts))
     with suppress(OSError, ValueError):
         text = read_file(cached).decode("ascii")
         if len(text) == 32:
             return text
     content = digest(real)
-    if time.time_ns() - max(times) > RECENT:
-        write_if_possible(cached, content)
+    write_if_possible(cached, content)
     return content
 
 
@@ -356,32 +352,28 @@ def check_folder(
     path = config_path(folder, name)
     with one_line_errors(name, f"{path} cannot be read"):
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if config.get("auto_map") and not _is_known(config):
-            raise ModelError(
-                f"model {name!r}: needs code that comes with the checkpoint (auto_map in "
-                "config.json), which is never run. Use an architecture that transformers has."
-            )
-        if config.get("quantization_config"):
-            raise ModelError(
-                f"model {name!r}: its weights are quantised (quantization_config in config.json) "
-                "and cannot be trained. Use the full-precision model."
-            )
-        # These keys make transformers read other files than are checked here, even a pickle.
-        if (other := config.get("transformers_weights", WEIGHTS)) != WEIGHTS:
-            raise ModelError(
-                f"model {name!r}: config.json names the weights {other!r}. Remove its key "
-                f"transformers_weights: only {WEIGHTS} is read."
-            )
-        if config.get("configuration_files"):
-            raise ModelError(
-                f"model {name!r}: config.json names other configurations. Remove its key "
-                "configuration_files: only config.json is read."
-            )
-    if (folder / ADAPTER).is_file():  # transformers applies it if peft is installed
-        raise ModelError(
-            f"model {name!r}: {folder} holds an adapter beside a whole model, and it is not clear "
-            f"whether the weights contain it. Merge it, or move {ADAPTER} and its weights away."
-        )
+        other = config.get("transformers_weights", WEIGHTS)
+        reasons = {
+            "needs code that comes with the checkpoint (auto_map in config.json), which is never "
+            "run. Use an architecture that transformers has.": config.get("auto_map")
+            and not _is_known(config),
+            "its weights are quantised (quantization_config in config.json) and cannot be trained. "
+            "Use the full-precision model.": config.get("quantization_config"),
+            # With these, transformers reads other files than are checked here, even a pickle.
+            f"config.json names the weights {other!r}. Remove its key transformers_weights: only "
+            f"{WEIGHTS} is read.": other != WEIGHTS,
+            "config.json names other configurations. Remove its key configuration_files: only "
+            "config.json is read.": config.get("configuration_files"),
+            f"{folder} holds shards of a distributed checkpoint. Save it with save_pretrained.": [
+                *folder.glob("shard-*-model-*.safetensors")
+            ],
+            f"{folder} holds an adapter ({ADAPTER}) beside config.json, which transformers applies "
+            "or not. Merge it into the model and save that, or move it away.": (
+                folder / ADAPTER
+            ).is_file(),
+        }
+        for text in (text for text, is_so in reasons.items() if is_so):
+            raise ModelError(f"model {name!r}: {text}")
     if weights:
         weight_files(folder, name)
     if tokenizer:
@@ -428,8 +420,14 @@ def weight_files(folder: Path, name: str) -> list[Path]:
             )
         # Opening compares the header with the size of the file and reads no tensor.
         what = f"{folder / file} is incomplete; fetch the model again"
-        with one_line_errors(name, what), safe_open(folder / file, framework="np"):
-            pass
+        with one_line_errors(name, what), safe_open(folder / file, framework="np") as stored:
+            for key in stored.keys():  # noqa: SIM118
+                form = stored.get_slice(key).get_dtype()
+                if not form.startswith(("F", "BF")) and WEIGHT.search(key):
+                    raise ModelError(
+                        f"model {name!r}: {key!r} in {folder / file} is stored as {form}, as in "
+                        "quantised models. Use the full-precision model."
+                    )
     return [folder / file for file in files]
 
 

@@ -217,7 +217,7 @@ def test_a_text_that_a_prompt_names_twice_is_cut_in_both_places() -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{{ raise_exception('no') }}", "the chat template fails: no"),
+        ("{{ raise_exception('no') }}", "the chat template fails: TemplateError: no"),
         ("{% for", "the chat template fails: "),
         ("<user>", "contains the user's message 0 times instead of once"),
     ],
