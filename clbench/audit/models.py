@@ -4,6 +4,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +16,13 @@ from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIER
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from clbench.core.errors import ModelError
+from clbench.core.limits import bounded
 from clbench.models import checkpoint, locate
 from clbench.models.families import family_of
 
 HeadKind = Literal["classes", "language"]
+SECONDS = 10.0
+"""Time for finding the weights that an adapter adapts."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +218,13 @@ def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
     with checkpoint.quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, head = _bare_copy(config, base, shapes)
+
+        def match() -> None:
+            with suppress(Exception), torch.device("meta"):  # it is applied below
+                PeftModel(type(model)(model.config), config)
+
+        with locate.one_line_errors(name, f"{folder / locate.ADAPTER} does not fit {base.name!r}"):
+            bounded(match, SECONDS)  # its regular expressions may never end
         with locate.one_line_errors(name, f"the adapter does not fit {base.name!r}"):
             adapted = PeftModel.from_pretrained(model, str(folder), config=config)
             expected = get_peft_model_state_dict(adapted).keys()

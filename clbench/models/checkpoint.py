@@ -216,8 +216,8 @@ def read_weights(
             f"model {name!r}: {key!r} in {folder} has the shape {tuple(stored)}, but config.json "
             f"asks for {tuple(expected)}. Fetch or save the model again."
         )
-    if kind not in transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.values():
-        lacking = report["missing_keys"]  # only heads for classes read the pooler
+    if not kind.__name__.endswith("ForSequenceClassification"):  # nothing else reads the pooler
+        lacking = report["missing_keys"]
         report["missing_keys"] = {key for key in lacking if "pooler" not in key.split(".")}
     prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
     if missing := sorted(key for key in report["missing_keys"] if key.startswith(prefix)):

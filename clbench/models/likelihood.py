@@ -399,8 +399,8 @@ def likelihood(
         candidates = torch.tensor(padded)
         if (largest := int(max(ids.max(), candidates.max()))) >= size:
             raise DataError(
-                f"likelihood: token {largest} of the tokenizer is beyond the model's {size} tokens. "
-                "Use the tokenizer that belongs to the model."
+                f"likelihood: token {largest} of the tokenizer is beyond the model's {size} "
+                "tokens. Use the tokenizer that belongs to the model."
             )
         inputs = {"input_ids": ids, "attention_mask": mask, "candidates": candidates}
         inputs = {name: value.to(device) for name, value in inputs.items()}

@@ -372,7 +372,7 @@ def check_folder(
                 folder / ADAPTER
             ).is_file(),
         }
-        for text in (text for text, is_so in reasons.items() if is_so):
+        if text := next((text for text, is_so in reasons.items() if is_so), None):
             raise ModelError(f"model {name!r}: {text}")
     if weights:
         weight_files(folder, name)

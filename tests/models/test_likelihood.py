@@ -132,7 +132,7 @@ def test_what_is_no_text_is_named(prompts: Any, answers: Any, message: str) -> N
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, None])
 def test_a_batch_has_a_row(size: Any) -> None:
-    with pytest.raises(DataError, match="batch_size = .* is not a whole number from 1 on"):
+    with pytest.raises(DataError, match=r"batch_size = .* is not a whole number from 1 on"):
         likelihood(make_generator("llama"), make_tokenizer(), ["a"], [" b"], batch_size=size)
 
 
