@@ -183,16 +183,11 @@ def checked(model: PreTrainedModel, folder: Path, name: str) -> PreTrainedModel:
 
 
 def read_weights(
-    kind: type[PreTrainedModel],
-    config: PreTrainedConfig,
-    folder: Path,
-    name: str,
-    *,
-    only_head: bool = False,
+    kind: type[PreTrainedModel], config: PreTrainedConfig, folder: Path, name: str
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return a model of class `kind` in float32 and evaluation mode, and transformers' report.
 
-    Heads of other kinds are left out, unless a model with its own head is to have `only_head`.
+    Heads of other kinds are left out, but not of a language model that has its own.
 
     Raises
     ------
@@ -225,7 +220,9 @@ def read_weights(
             f"model {name!r}: its weights lack {len(missing)} of the tensors of "
             f"{kind.__name__}, such as {missing[0]!r}. Fetch or save the model again."
         )
-    strict, prefix = only_head and not report["missing_keys"], f"{model.base_model_prefix}."
+    prefix = f"{model.base_model_prefix}."
+    speaks = kind.__name__.endswith(("CausalLM", "LMHeadModel", "ConditionalGeneration"))
+    strict = speaks and not report["missing_keys"]
     parts = {part for whole in (model, model.base_model) for part, _ in whole.named_children()}
     unknown = [
         key
@@ -311,7 +308,7 @@ def load_language_model(
     kind, loss = language_class(config, name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(head_seed)
-        model, report = read_weights(kind, config, folder, name, only_head=loss == "clm")
+        model, report = read_weights(kind, config, folder, name)
     return LanguageModel(model, loss, tuple(sorted(report["missing_keys"])))
 
 
@@ -356,7 +353,7 @@ def load_generator(name: str, revision: str | None = None) -> PreTrainedModel:
             f"model {name!r}: {config.model_type!r} has no language-model head that writes text. "
             "Use a decoder, or head = 'classification'."
         )
-    model, report = read_weights(heads[kind], config, folder, name, only_head=True)
+    model, report = read_weights(heads[kind], config, folder, name)
     if missing := sorted(report["missing_keys"]):
         raise ModelError(
             f"model {name!r}: its checkpoint has no language-model head ({missing[0]!r} is "

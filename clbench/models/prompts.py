@@ -17,7 +17,7 @@ from clbench.models.likelihood import continuation
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 
-MESSAGE = " A message. "
+MESSAGE = "A message."
 """Shows where a chat template puts the user's words."""
 SECONDS, ROWS_PER_SECOND = 10.0, 100
 """Time for a chat template to dress a message, and rows to dress in every second beyond that."""
@@ -59,7 +59,7 @@ class PromptEncoder:
             return
         if not self.tokenizer.chat_template:
             raise ModelError("the tokenizer has no chat template. Set chat = false in [protocol].")
-        if (found := self._dress([MESSAGE])[0].count(MESSAGE.strip())) != 1:
+        if (found := self._dress([MESSAGE])[0].count(MESSAGE)) != 1:
             raise ModelError(
                 f"{self._template} contains the user's message {found} times instead of once. Set "
                 "chat = false in [protocol]."
@@ -175,10 +175,9 @@ class PromptEncoder:
     @cached_property
     def _frame(self) -> tuple[str, str, bool]:
         """What the chat template puts before and after a message, and if it keeps its blanks."""
-        (text,) = self._dress([MESSAGE])
-        keeps = MESSAGE in text
-        before, _, after = text.partition(MESSAGE if keeps else MESSAGE.strip())
-        return before, after, keeps
+        text, spaced = self._dress([MESSAGE, f" {MESSAGE} "])
+        before, _, after = text.partition(MESSAGE)
+        return before, after, f" {MESSAGE} " in spaced
 
     def _answers(
         self, texts: Sequence[str], template: Template, where: str, notes: list[str]
@@ -293,9 +292,8 @@ class PromptEncoder:
         return [*self._plain(before), *self._plain(prompt, as_text=True), *self._plain(after)]
 
     def _tokenise(self, prompts: Sequence[str], **options: Any) -> list[Tokens]:
-        ids = self.tokenizer(list(prompts), add_special_tokens=not self.chat, **options)[
-            "input_ids"
-        ]
+        options = {"add_special_tokens": not self.chat, **options}
+        ids = self.tokenizer(list(prompts), **options)["input_ids"]
         end = None if self.encoder_decoder else self.tokenizer.eos_token_id
         # Some tokenizers end every text, but an answer follows here.
         return [list(row[:-1] if len(row) > 1 and row[-1] == end else row) for row in ids]

@@ -226,17 +226,17 @@ def test_a_text_that_a_prompt_names_twice_is_cut_in_both_places() -> None:
         ("<user>", "contains the user's message 0 times instead of once"),
         ("{{ 1 / 0 }}", "fails: ZeroDivisionError: division by zero"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "fails: RecursionError"),
-        (FOREVER.format(""), "fails: it takes more than 1 seconds"),
+        (FOREVER.format(""), "fails: it takes more than 3 seconds"),
         (FOREVER.format("{{ 'x' * 10 ** 8 }}"), "fails: (MemoryError|it takes|it crashes)"),
         ("{{ 'x' * 10 ** 12 }}", "fails: (MemoryError|OverflowError)"),
-        ("{{ 'x' * 10 ** 7 }}{{ messages[0].content }}", "adds more than 100,000 characters"),
+        ("{{ 'x' * 10 ** 6 }}{{ messages[0].content }}", "adds more than 100,000 characters"),
         ("{{ 10 ** (10 ** 10) }}", "fails: (it takes|it crashes|MemoryError)"),
     ],
 )
 def test_a_chat_template_that_cannot_be_used_is_refused(
     template: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompts, "SECONDS", 1.0)
+    monkeypatch.setattr(prompts, "SECONDS", 3.0)
     tokenizer = make_tokenizer(chat=True)
     tokenizer.chat_template = template
     with pytest.raises(ModelError, match=message) as caught:
@@ -247,7 +247,7 @@ def test_a_chat_template_that_cannot_be_used_is_refused(
 def test_a_chat_template_is_judged_by_the_rows_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompts, "SECONDS", 1.0)
+    monkeypatch.setattr(prompts, "SECONDS", 3.0)
     saved = make_tokenizer(chat=True)
     ends = f"{{% if 'dull' in messages[0].content %}}{FOREVER.format('')}{{% endif %}}"
     saved.chat_template = f"{ends}{CHAT}"
@@ -256,7 +256,7 @@ def test_a_chat_template_is_judged_by_the_rows_and_named(
     rows = rows_of(["bright", "dull"], [1, 0])
     assert len(one.encode(task(rows), rows.take([0]), to_train=True)) == 1
     with pytest.raises(
-        ModelError, match=r"chat_template\.jinja fails: it takes more than 1 second"
+        ModelError, match=r"chat_template\.jinja fails: it takes more than 3 second"
     ):
         one.encode(task(rows), rows, to_train=True)
 
