@@ -4,6 +4,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,10 +17,13 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from clbench.core.errors import ModelError
 from clbench.core.files import digest
+from clbench.core.limits import bounded
 from clbench.models import checkpoint, locate
 from clbench.models.families import family_of
 
 HeadKind = Literal["classes", "language"]
+SECONDS = 10.0
+"""Time for finding the weights that an adapter adapts."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +133,10 @@ def identity(name: str) -> dict[str, Any]:
 
 
 def digest_of(model: nn.Module) -> str:
-    """Return a digest of the names and values of a model's weights, poolers aside."""
-    hasher = hashlib.blake2b(digest_size=16)
+    """Return a digest of a model's weights; of a backbone without pooler, which only heads read."""
+    hasher, has_head = hashlib.blake2b(digest_size=16), getattr(model, "base_model", 0) is not model
     for name, value in model.state_dict().items():
-        if "pooler" not in name.split("."):
+        if has_head or "pooler" not in name.split("."):
             hasher.update(name.encode())
             hasher.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return hasher.hexdigest()
@@ -240,6 +244,13 @@ def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
     with checkpoint.quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, head = _bare_copy(config, base, shapes)
+
+        def match() -> None:
+            with suppress(Exception), torch.device("meta"):  # it is applied below
+                PeftModel(type(model)(model.config), config)
+
+        with locate.one_line_errors(name, f"{folder / locate.ADAPTER} does not fit {base.name!r}"):
+            bounded(match, SECONDS)  # its regular expressions may never end
         with locate.one_line_errors(name, f"the adapter does not fit {base.name!r}"):
             adapted = PeftModel.from_pretrained(model, str(folder), config=config)
             expected = get_peft_model_state_dict(adapted).keys()

@@ -166,7 +166,7 @@ def show_results(
     for scenario in dict.fromkeys(row["scenario"] for row in noted):
         some = (r for r in noted if r["scenario"] == scenario and r["score"] in question.scores)
         say(*(f"{scenario}, {text}" for text in sentences(some)))
-        say(*at_chance(cells))
+    say(*at_chance(cells))
     searches = {
         (cell.family or cell.baseline, cell.search["seconds"]): cell.search
         for cell in cells

@@ -104,7 +104,7 @@ def load_tokenizer(
             )
         tokenizer.pad_token = tokenizer.eos_token
     size = getattr(config, "vocab_size", None)
-    largest = max(tokenizer.vocab_size - 1, *tokenizer.all_special_ids)
+    largest = max(tokenizer.get_vocab().values())
     if size is not None and largest >= size:
         raise ModelError(
             f"model {name!r}: its tokenizer has token number {largest}, but its weights stop at "
@@ -159,23 +159,7 @@ def load_backbone(
             return random_model(config, random_seed)
     with one_line_errors(name, "cannot be used"):
         kind = _backbone_class(config)
-    model, report = read_weights(kind, config, folder, name)
-    parts = {part for part, _ in model.named_children()}
-    prefix = f"{model.base_model_prefix}."
-    # Heads and poolers are left out on purpose.
-    unused = sorted(
-        key
-        for key in report["unexpected_keys"]
-        if key.removeprefix(prefix).partition(".")[0] in parts
-        and "pooler" not in key.split(".")
-        and not key.endswith(".attn.masked_bias")  # a buffer of old checkpoints of GPT-2
-    )
-    if unused:
-        raise ModelError(
-            f"model {name!r}: {type(model).__name__} with this config.json has no place for "
-            f"{len(unused)} of its weights, such as {unused[0]!r}. Fetch or save the model again, "
-            "or use a checkpoint that this version of transformers fully supports."
-        )
+    model, _ = read_weights(kind, config, folder, name)
     return checked(model, folder, name)
 
 
@@ -205,10 +189,13 @@ def read_weights(
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return a model of class `kind` in float32 and evaluation mode, and transformers' report.
 
+    Heads of other kinds are left out, but not of a language model that has its own.
+
     Raises
     ------
     ModelError
-        If weights have other shapes than in `config`, or the backbone lacks some.
+        If weights have other shapes than in `config`, the backbone lacks some, or the model has no
+        place for some.
     """
     with quiet(), one_line_errors(name, f"its weights in {folder} cannot be loaded"):
         model, report = kind.from_pretrained(
@@ -226,13 +213,31 @@ def read_weights(
             f"model {name!r}: {key!r} in {folder} has the shape {tuple(stored)}, but config.json "
             f"asks for {tuple(expected)}. Fetch or save the model again."
         )
+    if not kind.__name__.endswith("ForSequenceClassification"):  # nothing else reads the pooler
+        lacking = report["missing_keys"]
+        report["missing_keys"] = {key for key in lacking if "pooler" not in key.split(".")}
     prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
-    report["missing_keys"] = {k for k in report["missing_keys"] if "pooler" not in k.split(".")}
-    missing = sorted(key for key in report["missing_keys"] if key.startswith(prefix))
-    if missing:
+    if missing := sorted(key for key in report["missing_keys"] if key.startswith(prefix)):
         raise ModelError(
             f"model {name!r}: its weights lack {len(missing)} of the tensors of "
             f"{kind.__name__}, such as {missing[0]!r}. Fetch or save the model again."
+        )
+    prefix = f"{model.base_model_prefix}."
+    speaks = kind.__name__.endswith(("CausalLM", "LMHeadModel", "ConditionalGeneration"))
+    strict = speaks and not report["missing_keys"]
+    parts = {part for whole in (model, model.base_model) for part, _ in whole.named_children()}
+    unknown = [
+        key
+        for key in sorted(report["unexpected_keys"])
+        if (strict or key.removeprefix(prefix).partition(".")[0] in parts)
+        and not {"pooler", "seq_relationship"} & {*key.split(".")}
+        and not key.endswith(".attn.masked_bias")  # a buffer of old checkpoints of GPT-2
+    ]
+    if unknown:
+        raise ModelError(
+            f"model {name!r}: {kind.__name__} with this config.json has no place for "
+            f"{len(unknown)} of its weights, such as {unknown[0]!r}. Fetch or save the model "
+            "again, or use a checkpoint that this version of transformers fully supports."
         )
     return model.eval(), report
 

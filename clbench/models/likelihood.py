@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clbench.core.errors import DataError
+from clbench.core.errors import DataError, format_value
 from clbench.models.classifier import evaluating
 from clbench.models.families import attention_window, usable_length
 
@@ -27,6 +29,8 @@ TOLERANCE = 1e-3
 """Largest difference, in nats, from a plain pass for a model to read all answers at once."""
 COARSE = 0.5
 """The same where weights are in bf16."""
+LONE = re.compile("[\ud800-\udfff]")
+"""Half of a pair of surrogates, which is no character."""
 
 
 @dataclass(frozen=True)
@@ -301,6 +305,12 @@ def continuation(tokens: Callable[[str], list[int]], before: str, text: str) -> 
     return (whole[len(start) :] if whole[: len(start)] == start else []) or tokens(text)
 
 
+def _listed(what: str, values: Any) -> list[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise DataError(f"likelihood: {what} are lists of texts, not {format_value(values)}.")
+    return list(values)
+
+
 @torch.inference_mode()
 def likelihood(
     model: PreTrainedModel,
@@ -330,15 +340,17 @@ def likelihood(
     Raises
     ------
     DataError
-        If there are no prompts or answers, an answer has no tokens, or it does not fit behind its
-        prompt.
+        If there are no prompts or answers, one is not a text, an answer has no tokens or does not
+        fit behind its prompt, or the tokenizer is another model's.
     """
-    if isinstance(prompts, str) or isinstance(answers, str):
-        raise DataError("likelihood: prompts and answers are lists of texts, not a text.")
-    prompts, answers = list(prompts), list(answers)
-    own = [[a] if isinstance(a, str) else list(a) for a in answers]
-    shared = bool(answers) and isinstance(answers[0], str)
-    table = [[text for (text,) in own]] * len(prompts) if shared else own
+    if not isinstance(batch_size, Integral) or batch_size < 1:
+        raise DataError(f"likelihood: batch_size = {batch_size!r} is not a whole number from 1 on.")
+    prompts, answers = _listed("prompts", prompts), _listed("answers", answers)
+    shared = bool(answers) and all(isinstance(answer, str) for answer in answers)
+    table = [_listed("answers", row) for row in ([answers] * len(prompts) if shared else answers)]
+    for text in (*prompts, *(text for row in table for text in row)):
+        if not isinstance(text, str) or LONE.search(text):
+            raise DataError(f"likelihood: {format_value(text)} is not a text of whole characters.")
     if not prompts or len(table) != len(prompts) or not table[0] or len({*map(len, table)}) > 1:
         raise DataError(
             f"likelihood: got {len(prompts)} prompts and {len(answers)} answers or answer lists. "
@@ -349,7 +361,9 @@ def likelihood(
     starts = [list(row) for row in tokenizer(list(prompts))["input_ids"]]
     if not all(starts):
         bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
-        starts = [row or [int(eos if bos is None else bos)] for row in starts]
+        if (start := eos if bos is None else bos) is None:
+            raise DataError("likelihood: the tokenizer has no token for an empty prompt.")
+        starts = [row or [int(start)] for row in starts]
     cache: dict[tuple[str, str], list[int]] = {}
 
     def plain(text: str) -> list[int]:
@@ -366,6 +380,7 @@ def likelihood(
     pad = int(tokenizer.pad_token_id or tokenizer.eos_token_id or 0)
     scorer, device = AnswerScorer(model, pad_id=pad), model.device
     most = usable_length(model.config.get_text_config())
+    size = len(model.get_input_embeddings().weight)
     order = np.argsort([-len(start) for start in starts], kind="stable")
     scores = np.empty((len(prompts), len(table[0])), dtype=np.float32)
     for begin in range(0, len(order), batch_size):
@@ -381,7 +396,13 @@ def likelihood(
                 f"model's {most} positions. Shorten the prompt."
             )
         padded = [[t + [-1] * (longest - len(t)) for t in row] for row in choices]
-        inputs = {"input_ids": ids, "attention_mask": mask, "candidates": torch.tensor(padded)}
+        candidates = torch.tensor(padded)
+        if (largest := int(max(ids.max(), candidates.max()))) >= size:
+            raise DataError(
+                f"likelihood: token {largest} of the tokenizer is beyond the model's {size} "
+                "tokens. Use the tokenizer that belongs to the model."
+            )
+        inputs = {"input_ids": ids, "attention_mask": mask, "candidates": candidates}
         inputs = {name: value.to(device) for name, value in inputs.items()}
         with evaluating(model):
             scores[rows] = scorer(inputs).cpu().numpy()

@@ -1,7 +1,12 @@
-"""Locate a model (built in, in a folder or on the hub), identify it, and check its folder."""
+"""Locate a model (built in, in a folder or on the hub), identify it, and check its folder.
 
-import hashlib
+What is read decides the result and is in the identity; what is missing or unknown is refused.
+Not read are whole heads of another kind than the one in use, subfolders but for pooling and chat
+templates, and other files: pickles, settings of training and of generation.
+"""
+
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,23 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from clbench.core.errors import ModelError, did_you_mean
-from clbench.core.files import cache_dir, read_file, user_path, write_if_possible
+from clbench.core.files import cache_dir, digest, read_file, user_path, write_if_possible
 from clbench.core.registry import Registry
 
 IDENTITY_FILES = (
-    "config.json",
-    "tokenizer*.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "*.model",
-    "*.jinja",
-    "model*.safetensors",
-    "model.safetensors.index.json",
+    *("config.json", "*.safetensors", "model.safetensors.index.json"),
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+    *("*.model", "*.spm", "*.codes", "*.tokenizer", "vocab-*.json", "*_vocab.json", "dict.txt"),
+    *("tekken.json", "byte_maps.json", "emoji.json", "normalizer.json", "word_*.json"),
+    *("*.jinja", "additional_chat_templates/*.jinja"),
 )
-"""The files that decide the scores: configuration, tokenizer and weights."""
-HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja"]
+"""The files that transformers reads: configuration, weights, tokenizers and chat templates."""
+HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja", "*.spm", "*.codes"]
 """The files to download, from the top folder only; none of them is a pickle."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -35,6 +35,10 @@ TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
 POOLINGS = {"cls": "first", "first": "first", "last": "last", "lasttoken": "last", "mean": "mean"}
 """Our name of a pooling by that of sentence-transformers or of a configuration."""
 MODE = "pooling_mode_"
+WEIGHT = re.compile(r"weight$|(?<!attn)(?<!attention)\.bias$")
+"""Names of weights, but not those of attention masks in old checkpoints."""
+SAMPLES, SAMPLE = 64, 4096
+"""Number and bytes of the samples by which a cached digest is found."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +134,12 @@ def local_folder(name: str, revision: str | None = None) -> Path:
 def adapter_folder(name: str) -> Path | None:
     """Return the folder of a PEFT adapter, downloading one of the hub if necessary, else None.
 
-    A folder with ``config.json`` is a whole model, of which there may be an adapter, too. None also
-    for what is not found: `local_folder` says why.
+    A folder with weights, or a hub model with ``config.json``, is a whole model, of which there may
+    be an adapter, too. None also for what is not found: `local_folder` says why.
     """
-    folder = resolve(name)
+    folder, whole = resolve(name), [WEIGHTS, INDEX]
     if folder is None:
+        whole = ["config.json"]
         from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
 
         with suppress(errors.HFValidationError, OSError):
@@ -152,7 +157,7 @@ def adapter_folder(name: str) -> Path | None:
                 with suppress(OSError):  # loading it raises an error that names the missing file
                     _require_hub()
                     hf_hub_download(name, ADAPTER_WEIGHTS, revision=folder.name)
-    if folder is None or (folder / "config.json").is_file():
+    if folder is None or any((folder / file).is_file() for file in whole):
         return None
     return folder if (folder / ADAPTER).is_file() else None
 
@@ -168,7 +173,8 @@ def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
         return {"hub": name, "commit": _hub_folder(name, revision).name}
     config_path(folder, name)
     files = {path for pattern in IDENTITY_FILES for path in folder.glob(pattern)}
-    return {"files": {path.name: _digest(path) for path in sorted(files) if path.is_file()}}
+    digests = ((path, _digest(path)) for path in sorted(files) if path.is_file())
+    return {"files": {path.relative_to(folder).as_posix(): digest for path, digest in digests}}
 
 
 def declared_pooling(name: str, revision: str | None = None) -> str | None:
@@ -210,19 +216,24 @@ def declared_pooling(name: str, revision: str | None = None) -> str | None:
 
 
 def _digest(path: Path) -> str:
-    """Return the content digest of `path`, cached by path, size and modification time."""
+    """Return the content digest of `path`, cached by samples and by what the system tells of it.
+
+    Unlike the time of modification, that of the last change (``ctime``) cannot be set.
+    """
     real = path.resolve()
     state = real.stat()
-    key = f"{real}\0{state.st_size}\0{state.st_mtime_ns}".encode()
-    cached = cache_dir("digests") / hashlib.blake2b(key, digest_size=16).hexdigest()
+    with real.open("rb") as file:
+        step = max(SAMPLE, state.st_size // SAMPLES)
+        samples = [os.pread(file.fileno(), SAMPLE, at) for at in range(0, state.st_size, step)]
+    facts = real, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns, samples
+    cached = cache_dir("digests") / digest(repr(facts))
     with suppress(OSError, ValueError):
         text = read_file(cached).decode("ascii")
         if len(text) == 32:
             return text
-    with real.open("rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    write_if_possible(cached, digest)
-    return digest
+    content = digest(real)
+    write_if_possible(cached, content)
+    return content
 
 
 def _hub_folder(name: str, revision: str | None) -> Path:
@@ -312,7 +323,7 @@ def config_path(folder: Path, name: str) -> Path:
 
     Raises a ModelError if there is none, or if the folder holds a pipe or device.
     """
-    for file in folder.iterdir():
+    for file in (*folder.iterdir(), *folder.glob("additional_chat_templates/*")):
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise ModelError(f"model {name!r}: {file} is a pipe or device. Replace it by a file.")
     path = folder / "config.json"
@@ -341,22 +352,28 @@ def check_folder(
     path = config_path(folder, name)
     with one_line_errors(name, f"{path} cannot be read"):
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if config.get("auto_map") and not _is_known(config):
-            raise ModelError(
-                f"model {name!r}: needs code that comes with the checkpoint (auto_map in "
-                "config.json), which is never run. Use an architecture that transformers has."
-            )
-        if config.get("quantization_config"):
-            raise ModelError(
-                f"model {name!r}: its weights are quantised (quantization_config in config.json) "
-                "and cannot be trained. Use the full-precision model."
-            )
-        # This key makes transformers read another file than is checked here, even a pickle.
-        if (other := config.get("transformers_weights", WEIGHTS)) != WEIGHTS:
-            raise ModelError(
-                f"model {name!r}: config.json names the weights {other!r}. Remove its key "
-                f"transformers_weights: only {WEIGHTS} is read."
-            )
+        other = config.get("transformers_weights", WEIGHTS)
+        reasons = {
+            "needs code that comes with the checkpoint (auto_map in config.json), which is never "
+            "run. Use an architecture that transformers has.": config.get("auto_map")
+            and not _is_known(config),
+            "its weights are quantised (quantization_config in config.json) and cannot be trained. "
+            "Use the full-precision model.": config.get("quantization_config"),
+            # With these, transformers reads other files than are checked here, even a pickle.
+            f"config.json names the weights {other!r}. Remove its key transformers_weights: only "
+            f"{WEIGHTS} is read.": other != WEIGHTS,
+            "config.json names other configurations. Remove its key configuration_files: only "
+            "config.json is read.": config.get("configuration_files"),
+            f"{folder} holds shards of a distributed checkpoint. Save it with save_pretrained.": [
+                *folder.glob("shard-*-model-*.safetensors")
+            ],
+            f"{folder} holds an adapter ({ADAPTER}) beside config.json, which transformers applies "
+            "or not. Merge it into the model and save that, or move it away.": (
+                folder / ADAPTER
+            ).is_file(),
+        }
+        if text := next((text for text, is_so in reasons.items() if is_so), None):
+            raise ModelError(f"model {name!r}: {text}")
     if weights:
         weight_files(folder, name)
     if tokenizer:
@@ -403,8 +420,14 @@ def weight_files(folder: Path, name: str) -> list[Path]:
             )
         # Opening compares the header with the size of the file and reads no tensor.
         what = f"{folder / file} is incomplete; fetch the model again"
-        with one_line_errors(name, what), safe_open(folder / file, framework="np"):
-            pass
+        with one_line_errors(name, what), safe_open(folder / file, framework="np") as stored:
+            for key in stored.keys():  # noqa: SIM118
+                form = stored.get_slice(key).get_dtype()
+                if not form.startswith(("F", "BF")) and WEIGHT.search(key):
+                    raise ModelError(
+                        f"model {name!r}: {key!r} in {folder / file} is stored as {form}, as in "
+                        "quantised models. Use the full-precision model."
+                    )
     return [folder / file for file in files]
 
 

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from clbench.core.errors import DataError, ModelError, count, join_names
+from clbench.core.limits import LimitError, bounded
 from clbench.models.encoding import PromptRows, TokenArray
 from clbench.models.likelihood import continuation
 from clbench.tasks.task import Rows, Task
@@ -18,6 +19,10 @@ from clbench.tasks.template import Template
 
 MESSAGE = "A message."
 """Shows where a chat template puts the user's words."""
+SECONDS, ROWS_PER_SECOND = 10.0, 100
+"""Time for a chat template to dress a message, and rows to dress in every second beyond that."""
+MOST_ADDED = 100_000
+"""Most characters that a chat template may add."""
 BEGINNING = "one answer is a prefix of another, so the end token is scored too."
 Tokens = list[int]
 
@@ -54,15 +59,9 @@ class PromptEncoder:
             return
         if not self.tokenizer.chat_template:
             raise ModelError("the tokenizer has no chat template. Set chat = false in [protocol].")
-        try:
-            found = self._dress(MESSAGE).count(MESSAGE)
-        except (TemplateError, TypeError, ValueError) as error:
+        if (found := self._dress([MESSAGE])[0].count(MESSAGE)) != 1:
             raise ModelError(
-                f"the chat template fails: {error}. Set chat = false in [protocol]."
-            ) from error
-        if found != 1:
-            raise ModelError(
-                f"the chat template contains the user's message {found} times instead of once. Set "
+                f"{self._template} contains the user's message {found} times instead of once. Set "
                 "chat = false in [protocol]."
             )
 
@@ -145,16 +144,40 @@ class PromptEncoder:
             return ""
         last = template.pieces[-1]
         if self.chat:
-            return self._dress(MESSAGE).partition(MESSAGE)[2].rpartition("\n")[2] or "\n"
+            return self._frame[1].rpartition("\n")[2] or "\n"
         return last if isinstance(last, str) else ":"
 
-    def _dress(self, prompt: str) -> str:
-        """Return a prompt as the user's turn of a chat, or as it is."""
-        if not self.chat:
-            return prompt
-        turns = [{"role": "user", "content": prompt}]
-        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        return str(text)
+    @property
+    def _template(self) -> str:
+        """Where the chat template is."""
+        folder = Path(self.tokenizer.name_or_path)
+        files = [folder / name for name in ("chat_template.jinja", "tokenizer_config.json")]
+        return "the chat template" + next((f" in {f}" for f in files if f.is_file()), "")
+
+    def _dress(self, prompts: Sequence[str]) -> list[str]:
+        """Return prompts as the user's turns of chats; the template runs in another process."""
+
+        def render() -> list[str]:
+            chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+            options: Any = {"tokenize": False, "add_generation_prompt": True}
+            return [str(self.tokenizer.apply_chat_template(chat, **options)) for chat in chats]
+
+        try:
+            texts: list[str] = bounded(render, SECONDS + len(prompts) / ROWS_PER_SECOND)
+            if max(map(len, texts)) > MOST_ADDED + max(map(len, prompts)):
+                raise LimitError(f"it adds more than {MOST_ADDED:,} characters")
+        except LimitError as error:
+            raise ModelError(
+                f"{self._template} fails: {error}. Set chat = false in [protocol]."
+            ) from error
+        return texts
+
+    @cached_property
+    def _frame(self) -> tuple[str, str, bool]:
+        """What the chat template puts before and after a message, and if it keeps its blanks."""
+        text, spaced = self._dress([MESSAGE, f" {MESSAGE} "])
+        before, _, after = text.partition(MESSAGE)
+        return before, after, f" {MESSAGE} " in spaced
 
     def _answers(
         self, texts: Sequence[str], template: Template, where: str, notes: list[str]
@@ -213,10 +236,11 @@ class PromptEncoder:
     ) -> list[Tokens]:
         """Return the tokens of all prompts, at most `room` each."""
         texts = list(zip(*rows.texts, strict=True))
-        prompts = self._tokenise([template.render(row) for row in texts])
+        rendered = [template.render(row) for row in texts]
+        prompts = self._tokenise(self._dress(rendered) if self.chat else rendered)
         special = [i for i, row in enumerate(texts) if self._has_special(row)]
         for i in special:
-            prompts[i] = self._as_text(template.render(texts[i]))
+            prompts[i] = self._as_text(rendered[i])
         _note(notes, len(special), f"{kind} row", "with special tokens, read as plain text.")
         long = [i for i, prompt in enumerate(prompts) if len(prompt) > room]
         for i in long:
@@ -245,6 +269,9 @@ class PromptEncoder:
             if texts[longest] == text:  # the token begins where the text does
                 texts[longest] = text[1:]
             rendered = template.render(texts)
+            if not as_text and self.chat:  # as the template does
+                before, after, keeps = self._frame
+                rendered = f"{before}{rendered if keeps else rendered.strip()}{after}"
             prompt = self._as_text(rendered) if as_text else self._tokenise([rendered])[0]
             length = len(prompt)
             if length <= room and any(texts[i] for i in used):
@@ -261,12 +288,12 @@ class PromptEncoder:
         """Return the tokens of a prompt in which special tokens are ordinary characters."""
         if not self.chat:
             return self._tokenise([prompt], split_special_tokens=True)[0]
-        before, _, after = self._dress(MESSAGE).partition(MESSAGE)
+        before, after, _ = self._frame
         return [*self._plain(before), *self._plain(prompt, as_text=True), *self._plain(after)]
 
     def _tokenise(self, prompts: Sequence[str], **options: Any) -> list[Tokens]:
-        dressed = [self._dress(prompt) for prompt in prompts]
-        ids = self.tokenizer(dressed, add_special_tokens=not self.chat, **options)["input_ids"]
+        options = {"add_special_tokens": not self.chat, **options}
+        ids = self.tokenizer(list(prompts), **options)["input_ids"]
         end = None if self.encoder_decoder else self.tokenizer.eos_token_id
         # Some tokenizers end every text, but an answer follows here.
         return [list(row[:-1] if len(row) > 1 and row[-1] == end else row) for row in ids]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -367,7 +367,9 @@ class InputChecker(ScenarioPreparer):
         """
         self._subset = self.protocol.subset_seed(0)
         with suppress(_EmbeddingNeededError):
-            return self._build(spec, severity=False)
+            scenario = self._build(spec, severity=False)
+            self.tokenise(replace(scenario, extra_columns=()))  # whose scorers may train a head
+            return scenario
         return None
 
     def embed(self, rows: Rows) -> np.typing.NDArray[np.float32]:

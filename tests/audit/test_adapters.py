@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,28 @@ def test_adapters_that_match_nothing_are_refused(adapter: str, tmp_path: Path) -
     weights.write_bytes((Path(adapter) / weights.name).read_bytes())
     with pytest.raises(ModelError, match="is not the configuration of an adapter"):
         load_tuned(str(tmp_path), load_base("tiny"))
+
+
+def test_an_expression_without_end_is_stopped(
+    adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clbench.audit.models.SECONDS", 3.0)
+    folder = Path(shutil.copytree(adapter, tmp_path / "adapter"))
+    path = folder / "adapter_config.json"
+    endless = {"target_modules": r"(([a-z_0-9]+\.?)+)+!"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **endless}))
+    with pytest.raises(ModelError, match=r"adapter_config\.json does not fit .*more than 3 second"):
+        load_tuned(str(folder), load_base("tiny"))
+
+
+def test_an_adapter_may_come_with_the_configuration_of_its_base(
+    adapter: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(adapter, tmp_path / "adapter"))
+    shutil.copy(TINY / "config.json", folder)
+    one, other = (load_tuned(str(each), load_base("tiny")) for each in (adapter, folder))
+    for name, value in one.model.state_dict().items():
+        assert torch.equal(value, other.model.state_dict()[name])
 
 
 def test_adapters_of_prompts_cannot_be_merged(tmp_path: Path) -> None:

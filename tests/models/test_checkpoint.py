@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.checkpoints import CHECKPOINTS
+from helpers.checkpoints import CHECKPOINTS, save_generator
 from helpers.loading import edit, error_of
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import (
+    AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
+    BertForSequenceClassification,
     PreTrainedTokenizerFast,
     T5Config,
     T5Model,
@@ -23,7 +25,13 @@ from transformers import (
     ViTModel,
 )
 
-from clbench.models.checkpoint import load_backbone, load_language_model, load_tokenizer
+from clbench.models.checkpoint import (
+    load_backbone,
+    load_generator,
+    load_language_model,
+    load_tokenizer,
+    read_weights,
+)
 
 Get = Callable[..., Path]
 SMALL: dict[str, Any] = {
@@ -92,6 +100,13 @@ def test_a_tokenizer_that_cannot_be_used_is_refused(
         path.unlink()
     PreTrainedTokenizerFast(tokenizer_object=plain, **special).save_pretrained(folder)
     assert text in error_of(load_tokenizer, folder)
+
+
+def test_an_added_token_beyond_the_weights_is_refused(folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([f"new{number}" for number in range(60)])
+    tokenizer.save_pretrained(folder)
+    assert "token number 80, but its weights stop at 59" in error_of(load_tokenizer, folder)
 
 
 def test_the_tokenizer_of_another_model_is_refused(folder: Path) -> None:
@@ -163,6 +178,50 @@ def test_heads_poolers_and_old_buffers_are_left_out(folder: Path) -> None:
     unknown = "encoder.layer.0.attention.self.distance_embedding.weight"
     change_weights(folder, lambda w: w.update({unknown: torch.zeros(79, 16)}))
     assert unknown in error_of(load_backbone, folder)
+
+
+@pytest.mark.parametrize("name", ["encoder.layer.0.output.dense.weight", "pooler.dense.bias"])
+def test_weights_that_are_whole_numbers_are_an_error(name: str, folder: Path) -> None:
+    change_weights(folder, lambda w: w.update({name: torch.zeros(32, 48, dtype=torch.int8)}))
+    text = error_of(load_backbone, folder)
+    assert f"{name!r} in {folder / 'model.safetensors'} is stored as I8, as in quantised" in text
+
+
+def test_masks_and_positions_are_whole_numbers(checkpoint: Get, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(checkpoint("gpt2"), tmp_path / "gpt2"))
+    mask = torch.ones(1, 1, 40, 40, dtype=torch.bool)
+    change_weights(folder, lambda w: w.update({"h.0.attn.bias": mask}))
+    assert load_backbone(str(folder)).config.model_type == "gpt2"
+
+
+def test_a_pooler_that_the_head_reads_must_be_there(tmp_path: Path) -> None:
+    config = BertConfig(vocab_size=20, max_position_embeddings=8, **SMALL)
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+
+    def read(name: str) -> Any:
+        return read_weights(BertForSequenceClassification, config, tmp_path, name)
+
+    assert read(str(tmp_path))
+    change_weights(tmp_path, lambda w: w.pop("bert.pooler.dense.weight"))
+    assert "lack 1 of the tensors of BertForSequenceClassification" in error_of(read, tmp_path)
+    assert load_backbone(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name", ["v_head.weight", "lm_head.bias", "model.layers.0.self_attn.q_proj.bias"]
+)
+def test_a_language_model_has_no_other_weights(name: str, tmp_path: Path) -> None:
+    save_generator("llama-untied", tmp_path)
+    assert load_generator(str(tmp_path))
+    change_weights(tmp_path, lambda w: w.update({name: torch.zeros(3)}))
+    for load in (load_generator, load_language_model):
+        assert f"no place for 1 of its weights, such as {name!r}" in error_of(load, tmp_path)
+
+
+def test_a_language_model_of_an_encoder_may_have_heads_of_other_kinds(folder: Path) -> None:
+    other = {"cls.seq_relationship.weight": torch.zeros(2, 32), "classifier.bias": torch.zeros(2)}
+    change_weights(folder, lambda w: w.update(other))
+    assert load_language_model(str(folder)).loss == "mlm"
 
 
 def test_weights_of_another_shape_are_an_error(folder: Path) -> None:

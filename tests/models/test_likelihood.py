@@ -110,6 +110,49 @@ def test_missing_prompts_or_answers_are_refused(prompts: list[str], answers: Any
         likelihood(make_generator("llama"), make_tokenizer(), prompts, answers)
 
 
+@pytest.mark.parametrize(
+    ("prompts", "answers", "message"),
+    [
+        (None, [" a"], "prompts are lists of texts, not nothing"),
+        (["a"], 3, "answers are lists of texts, not 3"),
+        (["a"], [" a", [" b"]], "answers are lists of texts, not ' a'"),
+        ([None], [" a"], "nothing is not a text"),
+        ([7], [" a"], "7 is not a text"),
+        (["a"], [[" a", None]], "nothing is not a text"),
+        (["a"], [b" a"], "not a text"),
+        (["\ud800"], [" a"], r"'\\ud800' is not a text of whole characters"),
+        (["a"], [" a\udfff"], "is not a text of whole characters"),
+    ],
+)
+def test_what_is_no_text_is_named(prompts: Any, answers: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        likelihood(make_generator("llama"), make_tokenizer(), prompts, answers)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, None])
+def test_a_batch_has_a_row(size: Any) -> None:
+    with pytest.raises(DataError, match=r"batch_size = .* is not a whole number from 1 on"):
+        likelihood(make_generator("llama"), make_tokenizer(), ["a"], [" b"], batch_size=size)
+
+
+@pytest.mark.parametrize(("prompt", "answer"), [("new", " a"), ("a", " new")])
+def test_a_token_beyond_the_vocabulary_is_named(prompt: str, answer: str) -> None:
+    model, tokenizer = make_generator("llama"), make_tokenizer()
+    tokenizer.add_tokens(["new"])
+    number, size = tokenizer.convert_tokens_to_ids("new"), model.config.vocab_size
+    with pytest.raises(DataError, match=f"token {number} .* beyond the model's {size} tokens"):
+        likelihood(model, tokenizer, [prompt], [answer])
+    assert np.isfinite(likelihood(model, tokenizer, ["a"], [" b"])).all()
+
+
+def test_an_empty_prompt_needs_a_token_that_begins_texts() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.eos_token = None
+    with pytest.raises(DataError, match="no token for an empty prompt"):
+        likelihood(make_generator("llama"), tokenizer, [""], [" a"])
+
+
 def test_an_answer_without_tokens_is_refused() -> None:
     with pytest.raises(DataError, match="the answer '' has no tokens"):
         likelihood(make_generator("llama"), make_tokenizer(), ["a"], ["", "b"])
@@ -146,7 +189,7 @@ def test_longer_rows_than_an_attention_window_are_read_as_by_a_plain_loop() -> N
 
 def test_a_text_is_no_list_of_prompts_and_the_mode_of_the_model_is_kept() -> None:
     model, tokenizer = make_generator("gpt2").train(), make_tokenizer()
-    with pytest.raises(DataError, match="lists of texts, not a text"):
+    with pytest.raises(DataError, match="prompts are lists of texts, not 'prompt'"):
         likelihood(model, tokenizer, "prompt", [" a"])
     first, second = (likelihood(model, tokenizer, PROMPTS, [" yes"]) for _ in range(2))
     np.testing.assert_array_equal(first, second)

@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 
 import huggingface_hub.constants
 import huggingface_hub.errors
 import pytest
+import transformers
 from helpers.checkpoints import COMMIT, as_download
 
 from clbench.core.errors import ModelError, PluginError
@@ -26,6 +29,18 @@ from clbench.models.locate import (
     model_identity,
     resolve,
 )
+
+OTHER_FILES = (
+    *(
+        "generation_config.json",
+        "training_args.json",
+        "trainer_state.json",
+        "sentence_bert_config.json",
+    ),
+    *("modules.json", "config_sentence_transformers.json", "preprocessor_config.json", "README.md"),
+    *("chat_template.json", "quantize_config.json", "params.json", "pytorch_model.bin"),
+)
+"""Files that checkpoints come with and that are not read."""
 
 
 @pytest.fixture
@@ -212,6 +227,69 @@ def test_digests_are_cached(original: Path, monkeypatch: pytest.MonkeyPatch) -> 
     identity = model_identity(str(original))
     monkeypatch.setattr("hashlib.file_digest", lambda *a: pytest.fail("read again"))
     assert model_identity(str(original)) == identity
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_other_weights_of_equal_size_and_time_have_another_identity(
+    in_place: bool, original: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(original, tmp_path / "copy"))
+    path = copy / "model.safetensors"
+    path.write_bytes(path.read_bytes() + bytes(2**20))  # larger than all samples
+    identity, state = model_identity(str(copy)), path.stat()
+    content = bytearray(path.read_bytes())
+    content[-5000] ^= 1
+    if not in_place:
+        path.unlink()
+    path.write_bytes(content)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert model_identity(str(copy)) != identity
+
+
+@pytest.mark.parametrize(
+    "name", ["additional_chat_templates/tool.jinja", "weights-1.safetensors", "bpe.codes"]
+)
+def test_whatever_transformers_reads_is_in_the_identity(
+    name: str, original: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(original, tmp_path / "copy"))
+    (copy / name).parent.mkdir(exist_ok=True)
+    (copy / name).write_text("one")
+    assert name in model_identity(str(copy))["files"]
+
+
+def test_the_files_of_every_tokenizer_are_in_the_identity() -> None:
+    names: set[str] = set()
+    for path in Path(transformers.__file__).parent.glob("models/*/tokenization_*.py"):
+        for table in re.findall(
+            r"(?s)vocab_files_names\b[^=\n]*= \{(.*?)\}", path.read_text(), re.I
+        ):
+            names |= {*re.findall(r':\s*"([^"]+)"', table)}
+    assert len(names) > 15
+    assert not {n for n in names if not any(fnmatch(n, p) for p in locate.IDENTITY_FILES)}
+
+
+def test_all_files_that_are_opened_are_in_the_identity(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(original, tmp_path / "copy"))
+    (copy / "additional_chat_templates").mkdir()
+    for name in (*OTHER_FILES, "additional_chat_templates/a.jinja"):
+        (copy / name).write_text("{}")
+    code = f"""
+import sys
+opened = set()
+sys.addaudithook(lambda event, args: opened.add(str(args[0])) if event == "open" else None)
+from clbench.models.checkpoint import load_backbone, load_tokenizer
+load_backbone({str(copy)!r}), load_tokenizer({str(copy)!r})
+print(*(path for path in opened if path.startswith({str(copy)!r})))
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=dict(os.environ), capture_output=True, check=True
+    )
+    opened = {Path(path).relative_to(copy).as_posix() for path in process.stdout.decode().split()}
+    assert {"config.json", "additional_chat_templates/a.jinja"} <= opened
+    assert opened <= model_identity(str(copy))["files"].keys()
 
 
 def test_a_folder_without_a_model_has_no_identity(tmp_path: Path) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.checkpoints import make_tokenizer
+from helpers.checkpoints import CHAT, make_tokenizer
+from transformers import AutoTokenizer
 
 from clbench.core.errors import DataError, ModelError
+from clbench.models import prompts
 from clbench.models.encoding import PromptRows
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 
+FOREVER = "{{% for i in range(99999) %}}{{% for j in range(99999) %}}{}{{% endfor %}}{{% endfor %}}"
 TEMPLATE = Template("{text}\nGood:", {"neg": "no", "pos": "yes"})
 
 
@@ -217,13 +221,58 @@ def test_a_text_that_a_prompt_names_twice_is_cut_in_both_places() -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{{ raise_exception('no') }}", "the chat template fails: no"),
+        ("{{ raise_exception('no') }}", "the chat template fails: TemplateError: no"),
         ("{% for", "the chat template fails: "),
         ("<user>", "contains the user's message 0 times instead of once"),
+        ("{{ 1 / 0 }}", "fails: ZeroDivisionError: division by zero"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "fails: RecursionError"),
+        (FOREVER.format(""), "fails: it takes more than 3 seconds"),
+        (FOREVER.format("{{ 'x' * 10 ** 8 }}"), "fails: (MemoryError|it takes|it crashes)"),
+        ("{{ 'x' * 10 ** 12 }}", "fails: (MemoryError|OverflowError)"),
+        ("{{ 'x' * 10 ** 6 }}{{ messages[0].content }}", "adds more than 100,000 characters"),
+        ("{{ 10 ** (10 ** 10) }}", "fails: (it takes|it crashes|MemoryError)"),
     ],
 )
-def test_a_chat_template_that_cannot_be_used_is_refused(template: str, message: str) -> None:
+def test_a_chat_template_that_cannot_be_used_is_refused(
+    template: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "SECONDS", 3.0)
     tokenizer = make_tokenizer(chat=True)
     tokenizer.chat_template = template
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(ModelError, match=message) as caught:
         PromptEncoder(tokenizer, 60, chat=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_chat_template_is_judged_by_the_rows_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "SECONDS", 3.0)
+    saved = make_tokenizer(chat=True)
+    ends = f"{{% if 'dull' in messages[0].content %}}{FOREVER.format('')}{{% endif %}}"
+    saved.chat_template = f"{ends}{CHAT}"
+    saved.save_pretrained(tmp_path)
+    one = PromptEncoder(AutoTokenizer.from_pretrained(tmp_path), 60, chat=True)
+    rows = rows_of(["bright", "dull"], [1, 0])
+    assert len(one.encode(task(rows), rows.take([0]), to_train=True)) == 1
+    with pytest.raises(
+        ModelError, match=r"chat_template\.jinja fails: it takes more than 3 second"
+    ):
+        one.encode(task(rows), rows, to_train=True)
+
+
+@pytest.mark.parametrize("content", ["content", "content | trim"])
+def test_a_cut_prompt_is_dressed_as_the_template_does(content: str) -> None:
+    tokenizer = make_tokenizer(chat=True)
+    tokenizer.chat_template = CHAT.replace("content", content)
+    one = PromptEncoder(tokenizer, 60, chat=True)
+    rows = rows_of(["word " * 30], [0])
+    blank = task(rows, template=Template("{text} good? ", {"neg": "no", "pos": "yes"}))
+    (ids,) = one.encode(blank, rows, to_train=False).collate([0], pad_id=0)[0]["input_ids"]
+    text = text_of(ids)
+    message = text.removeprefix("<user>\n").removesuffix("\n<assistant>\n")
+    turns = [{"role": "user", "content": message}]
+    again = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    assert text == again
+    assert message.endswith("good? " if content == "content" else "good?")
+    assert 50 <= len(ids) <= 60

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from clbench.models import locate
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
-from clbench.models.locate import check_folder
+from clbench.models.locate import adapter_folder, check_folder
 
 
 @pytest.fixture
@@ -79,6 +79,24 @@ def test_the_configuration_cannot_name_other_weights(name: str, folder: Path) ->
     index = {"metadata": {}, "weight_map": {"pooler.dense.bias": "adapter_model.bin"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert f"names the weights {name!r}" in error_of(load_backbone, folder)
+
+
+def test_an_adapter_beside_a_whole_model_is_refused(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    for load in (load_backbone, load_tokenizer, load_config):
+        text = error_of(load, folder)
+        assert "holds an adapter (adapter_config.json) beside config.json" in text
+    assert adapter_folder(str(folder)) is None
+
+
+def test_other_configurations_and_distributed_shards_are_refused(folder: Path) -> None:
+    shard = folder / "shard-00000-model-00001-of-00001.safetensors"
+    shutil.copy(folder / "model.safetensors", shard)
+    assert "holds shards of a distributed checkpoint" in error_of(load_backbone, folder)
+    shard.unlink()
+    shutil.copy(folder / "config.json", folder / "config.4.0.0.json")
+    edit(folder, configuration_files=["config.4.0.0.json"])
+    assert "names other configurations" in error_of(load_config, folder)
 
 
 @pytest.mark.parametrize("part", [0.5, 0.999])

@@ -10,6 +10,7 @@ import pytest
 from helpers.checkpoints import save_generator
 from helpers.language_models import cell, run
 
+from clbench.cli import main
 from clbench.core.errors import ClbenchError
 from clbench.results.cell import correct_after
 from clbench.runner.run_state import Listener
@@ -103,13 +104,17 @@ def test_notes_say_what_was_cut(folder: Path) -> None:
             "capability_tasks needs capability_rows",
         ),
         ({"max_length = 24": "max_length = 4"}, "leave no room for a text in max_length = 4"),
+        ({"epochs = 10": "epochs = 10\nprobe_rows = 1"}, "probe_rows = 1 is less than the 2"),
     ],
 )
 def test_bad_input_is_refused_before_training(
-    folder: Path, changes: dict[str, str], message: str
+    folder: Path, changes: dict[str, str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ClbenchError, match=message):
         run(folder, "bad", changes=changes)
+    suite = str(folder / "bad.toml")
+    assert main(["run", suite, "--scenarios", "two", "--out", f"{folder}/bad", "--dry-run"]) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
