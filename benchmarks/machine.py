@@ -72,7 +72,7 @@ def start(args: argparse.Namespace) -> torch.device:
     device = resolve_device(args.device)
     if not args.only:
         print(f"{device}, {args.threads} threads, torch {torch.__version__}")
-        print(precision_note("auto", device) or "Precision: float32, as there is no bf16.", "\n")
+        print(precision_note("auto", device), "\n")
     return device
 
 
