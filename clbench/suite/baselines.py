@@ -297,10 +297,7 @@ def _read_file(path: Path) -> Baseline:
 
 
 def check_sweep(baseline: Baseline) -> None:
-    """Raise a SuiteError if the method refuses values of the sweep in the baseline's file.
-
-    Imports the method, so it is left to those who run or tune it.
-    """
+    """Raise a SuiteError if the method, which is imported, refuses values of its file's sweep."""
     if baseline.path is None or baseline.family or baseline.table != Baseline.table:
         return  # settings and sweep are not of one file
     with suppress(errors.SettingsError):  # wrong settings or a missing package: an error of the run

@@ -160,6 +160,8 @@ def test_workers_that_do_not_see_the_folder_are_sent_the_shared_stage(
 ) -> None:
     setup = WorkerSetup.of
     monkeypatch.setattr(WorkerSetup, "of", lambda *options: replace(setup(*options), lock="other"))
+    text = world.suite.read_text(encoding="utf-8")
+    world.suite.write_text(text.replace('precision = "float32"\n', ""), encoding="utf-8")
     with world.suite.open("a", encoding="utf-8") as file:
         file.write('[baseline.quarter]\nof = "wise-ft"\nsettings = { alpha = 0.25 }\n')
         file.write('sources = { alpha = "this test" }\n')
