@@ -6,7 +6,8 @@
 Contenders on the same checkpoint, rows, batch size, rate, schedule and clipping: the Trainer with
 its defaults (float32), the Trainer with ``bf16=True`` where the hardware is fast at it, and the
 engine with its defaults. For speed and memory the Trainer trains the model that transformers loads
-by default (`--own-model`: the engine's); for accuracy both train the engine's model, with the same
+by default, or the engine's if the checkpoint declares another pooling than the first token, or
+with `--own-model`; for accuracy both train the engine's model, with the same
 initial head. Speed: windows of steps after a warm-up, in turns in one process. The share of matrix
 products counts training the whole encoder on real tokens as useful work; padding is not useful, and
 skipping work that has no effect raises the share. Memory: the peak of one process each. Accuracy:
@@ -91,8 +92,10 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         self.args, self.device = args, device
-        self.own_model = args.accuracy or args.own_model
         self.work = Workload(args)
+        # transformers pools BERTs by the first token only.
+        pools_alike = self.work.pooling in ("auto", "first")
+        self.own_model = args.accuracy or args.own_model or not pools_alike
 
     def train(
         self, contender: str, *, seed: int, steps: int | None, on_step: Callable[[int], None]
@@ -286,7 +289,10 @@ def main() -> None:
         return
     fast = [TRAINER_BF16] if fast_bf16(device) else []
     names = args.contenders or [TRAINER, *fast, ENGINE]
-    print(f"{args.model}, {args.task}, batch {args.batch_size}, {bench.work.length} tokens a row")
+    print(
+        f"{args.model}, {args.task}, batch {args.batch_size}, {bench.work.length} tokens a row, "
+        f"pooling {bench.work.pooling}"
+    )
     if args.accuracy:
         write_json(args, {"accuracy": accuracy(bench, names)})
     else:

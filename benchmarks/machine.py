@@ -26,7 +26,7 @@ from transformers import AutoModel
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.classifier import Classifier, build_classifier
 from clbench.models.encoding import encode, vocabulary_of
-from clbench.models.locate import local_folder
+from clbench.models.locate import declared_pooling, local_folder
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import IntArray
 from clbench.training.batches import TaskData
@@ -72,7 +72,7 @@ def start(args: argparse.Namespace) -> torch.device:
     device = resolve_device(args.device)
     if not args.only:
         print(f"{device}, {args.threads} threads, torch {torch.__version__}")
-        print(precision_note("auto", device) or "Precision: float32, as there is no bf16.", "\n")
+        print(precision_note("auto", device), "\n")
     return device
 
 
@@ -199,6 +199,8 @@ class Workload:
         Encoded rows.
     length
         Mean tokens of a training row.
+    pooling
+        That of all models: the one that the checkpoint declares, as in a run.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -211,6 +213,7 @@ class Workload:
         self.vocabulary = vocabulary_of(parts, special, len(self.tokenizer))
         self.pad = int(np.searchsorted(self.vocabulary, self.tokenizer.pad_token_id))
         self.train, self.validation = (part.remap(self.vocabulary) for part in parts)
+        self.pooling = declared_pooling(args.model) or "auto"
         self.length = round(float(self.train.lengths.mean()))
 
     def data(self, index: int, head: str, *, validation: bool = False) -> TaskData:
@@ -228,6 +231,7 @@ class Workload:
             heads=dict.fromkeys(heads, self.task.outputs),
             head_seed=lambda _: seed,
             head_dropout=dropout,
+            pooling=self.pooling,
             vocabulary=vocabulary,
         )
 

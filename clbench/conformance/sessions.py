@@ -21,7 +21,7 @@ from clbench.methods.base import METHODS, Method
 from clbench.runner.cell_runner import CellRunner
 from clbench.runner.run_state import Listener
 from clbench.runner.stage_cache import CachedStage, StageCache
-from clbench.suite.baselines import Baseline, read_baseline
+from clbench.suite.baselines import Baseline, check_sweep, read_baseline
 from clbench.suite.plan import Cell
 from clbench.training.batches import TaskData
 from clbench.training.memory import LiveBytes, bytes_held
@@ -51,6 +51,7 @@ class Candidate:
             candidate = cls(Baseline(name, name), method)
         else:
             baseline = method if isinstance(method, Baseline) else read_baseline(method)
+            check_sweep(baseline)
             candidate = cls(baseline, METHODS.get(baseline.method))
         if settings:
             merged = {**candidate.baseline.settings, **settings}

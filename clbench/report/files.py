@@ -6,10 +6,14 @@ import json
 import math
 import shlex
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +94,26 @@ def draw_all(
     tuple
         Name, title, caption and the result of `draw`, in the order of `figures`.
     """
-    # Processes cannot be started without a stdout to flush.
-    is_closed = sys.stdout is None or sys.stdout.closed
-    jobs = 1 if is_closed else min(MOST_PROCESSES, cpu_count())
-    work = Parallel(n_jobs=jobs, backend="loky", return_as="generator", batch_size=1)
-    drawings: Iterator[Drawing] = work(delayed(_draw_one)(*each, formats) for each in figures)
+    jobs = min(MOST_PROCESSES, cpu_count())
+    # Forks need not import anything, but must not copy the locks of other threads.
+    is_light = threading.active_count() == 1 and "torch" not in sys.modules
+    drawings: Iterator[Drawing]
+    if jobs > 1 and is_light and sys.platform == "linux":
+        pool = ProcessPoolExecutor(jobs, get_context("fork"))
+        drawings = pool.map(_draw_one, figures, repeat(formats))
+        pool.shutdown(wait=False)  # after the last figure
+    else:
+        # Other processes cannot be started without a stdout to flush.
+        is_closed = sys.stdout is None or sys.stdout.closed
+        work = Parallel(
+            1 if is_closed else jobs, backend="loky", return_as="generator", batch_size=1
+        )
+        drawings = work(delayed(_draw_one)(each, formats) for each in figures)
     return drawings
 
 
-def _draw_one(name: str, title: str, figure: Figure, formats: Sequence[str]) -> Drawing:
+def _draw_one(each: tuple[str, str, Figure], formats: Sequence[str]) -> Drawing:
+    name, title, figure = each
     return name, title, str(figure.get_label()), draw(figure, formats)
 
 

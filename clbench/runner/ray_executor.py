@@ -24,6 +24,7 @@ from clbench.runner.resources import (
 from clbench.runner.run_plan import Executor, failed
 from clbench.runner.run_state import Listener
 from clbench.suite.plan import Cell, Plan
+from clbench.training.device import precision_note
 
 POLL_SECONDS = 0.5
 """Time between two polls of the workers' progress."""
@@ -94,6 +95,9 @@ class RayExecutor(Executor):
                 f"{workers} workers with {threads} threads each share {cores()} cores, which slows "
                 f"them down. Lower {named('workers')} or {named('threads')}."
             )
+        trains_here = pending and self.resources.address is None  # else each node chooses
+        if trains_here and (text := precision_note(plan.protocol.precision, preparer.device)):
+            listener.note(text)
         self._out = plan.out
         self._require_ray()
         self._setup = ray.put(replace(WorkerSetup.of(plan, threads), sharing=sharing))

@@ -289,7 +289,6 @@ def _read_file(path: Path) -> Baseline:
     is_known = CLASS.fullmatch(file.method) or file.method in METHODS
     digest = _digest(file.method) if is_known else None  # registers a module:Class
     baseline = Baseline(**dict(file), path=path, digest=digest)
-    problems += _sweep_errors(baseline) if file.method in METHODS else []
     if not is_known:
         hint = errors.did_you_mean(file.method, METHODS, LIST)
         problems.append(f"method: there is no method {file.method!r}.{hint}")
@@ -297,21 +296,21 @@ def _read_file(path: Path) -> Baseline:
     return baseline
 
 
-def _sweep_errors(baseline: Baseline) -> list[str]:
-    """Return what is wrong with the ends and choices of a sweep, or nothing."""
-    try:
+def check_sweep(baseline: Baseline) -> None:
+    """Raise a SuiteError if the method, which is imported, refuses values of its file's sweep."""
+    if baseline.path is None or baseline.family or baseline.table != Baseline.table:
+        return  # settings and sweep are not of one file
+    with suppress(errors.SettingsError):  # wrong settings or a missing package: an error of the run
         baseline.build()
-    except errors.SettingsError:  # wrong settings or a missing package: an error of the run
-        return []
-    problems = []
-    for key, axis in baseline.sweep.items():
-        for value in (axis.low, axis.high) if isinstance(axis, Range) else axis:
-            try:
-                baseline.build(**{key: value})
-            except errors.SettingsError as error:
-                problems.append(f"[sweep] {errors.quote_key(key)} {_toml(value)}: {error}")
-                break
-    return problems
+        problems = []
+        for key, axis in baseline.sweep.items():
+            for value in (axis.low, axis.high) if isinstance(axis, Range) else axis:
+                try:
+                    baseline.build(**{key: value})
+                except errors.SettingsError as error:
+                    problems.append(f"[sweep] {errors.quote_key(key)} {_toml(value)}: {error}")
+                    break
+        errors.raise_errors(baseline.path, problems)
 
 
 def _toml(value: Any) -> str:
@@ -377,6 +376,7 @@ def dial_points(baseline: Baseline, count: int) -> list[Baseline]:
 
     The first one is the baseline itself, in place of the nearest point.
     """
+    check_sweep(baseline)
     first = replace(baseline, family=baseline.name)
     swept = axes(baseline)
     if not swept:

@@ -13,7 +13,7 @@ from clbench.core.user_code import user_code
 from clbench.methods.base import METHODS, at_rate
 from clbench.shifts.base import SHIFTS
 from clbench.shifts.scenario import Scenario
-from clbench.suite.baselines import Baseline
+from clbench.suite.baselines import Baseline, check_sweep
 from clbench.suite.read import Suite
 from clbench.suite.schema import Question, ScenarioSpec
 from clbench.tasks.metrics import METRICS
@@ -93,6 +93,7 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
             raise errors.SettingsError(
                 f"method {baseline.method!r}: {'; '.join(problems).rstrip('.')}."
             )
+        check_sweep(baseline)
         with _checks(f"{baseline.name}, with this protocol"):
             method = baseline.build()
             if protocol.head not in method.head_kinds:

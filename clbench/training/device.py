@@ -20,8 +20,10 @@ from clbench.core.files import cache_dir, digest, read_file, write_if_possible
 LEAST_GAIN = 1.3
 """How many times as fast as float32 bf16 must be, as it also rounds and converts."""
 MEASURED_SECONDS = 0.05
-SHAPES = ((512, 768), (3072, 768), (768, 3072))
-"""512 tokens, and the weights of a feed-forward layer of BERT-base, which they pass."""
+FEWEST_PRODUCTS = 4
+SHAPES = ((256, 768), (768, 768))
+"""256 tokens and a weight of BERT-base: a product takes about a millisecond, so that some of many
+are not disturbed by other programs."""
 
 
 def resolve_device(name: str = "auto") -> torch.device:
@@ -81,9 +83,10 @@ def fast_bf16(device: torch.device) -> bool:
 
 def precision_note(name: str, device: torch.device) -> str:
     """Return a sentence on what ``auto`` chose and why; empty without a choice."""
-    gain = bf16_gain(device) if name == "auto" else 0.0
-    if not gain:
+    if name != "auto":
         return ""
+    if not (gain := bf16_gain(device)):
+        return f"Precision: float32. auto knows no bf16 instructions on this {device.type.upper()}."
     return (
         f"Precision: {resolve_precision(name, device).name}. Matrix products in bf16 are "
         f"{gain:.2g} times as fast as in float32 on this {device.type.upper()}; auto takes bf16 "
@@ -95,9 +98,10 @@ def precision_note(name: str, device: torch.device) -> str:
 def bf16_gain(device: torch.device) -> float:
     """Return how many times as fast as in float32 the device multiplies matrices in bf16.
 
-    It is measured in a twentieth of a second, once for each kind of processor and version of
-    torch, and kept in the user's cache: instructions for bf16 do not make it fast, as on
-    processors with AVX-512-BF16 but without AMX. 0 where the hardware has no such instructions.
+    The fastest of many short products counts. It is measured in a twentieth of a second, once for
+    each kind of processor and version of torch, and kept in the user's cache: instructions for bf16
+    do not make it fast, as on processors with AVX-512-BF16 but without AMX. 0 where the hardware
+    has no such instructions.
     """
     if device.type == "cuda":
         processor = torch.cuda.get_device_name(device)
@@ -110,18 +114,20 @@ def bf16_gain(device: torch.device) -> float:
     path = cache_dir("bf16") / f"{digest(f'{processor} {torch.__version__}')}.json"
     with suppress(OSError, ValueError):
         return float(json.loads(read_file(path)))
-    seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
-    end = time.perf_counter() + MEASURED_SECONDS
-    while time.perf_counter() < end or math.inf in seconds.values():
-        for dtype in seconds:
-            rows, *weights = (torch.ones(s, dtype=dtype, device=device) for s in SHAPES)
+    formats = torch.float32, torch.bfloat16
+    pairs = [[torch.ones(s, dtype=d, device=device) for s in SHAPES] for d in formats]
+    seconds = [math.inf, math.inf]
+    end, count = time.perf_counter() + MEASURED_SECONDS, 0
+    while time.perf_counter() < end or count < FEWEST_PRODUCTS:
+        for i, pair in enumerate(pairs):
             start = time.perf_counter()
-            for weight in weights:
-                rows = torch.nn.functional.linear(rows, weight)
+            torch.nn.functional.linear(*pair)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-            seconds[dtype] = min(seconds[dtype], time.perf_counter() - start)
-    gain = seconds[torch.float32] / seconds[torch.bfloat16]
+            if count:  # the first one also starts threads and chooses kernels
+                seconds[i] = min(seconds[i], time.perf_counter() - start)
+        count += 1
+    gain = seconds[0] / seconds[1]
     write_if_possible(path, json.dumps(gain))
     return gain
 

@@ -27,10 +27,14 @@ def test_figures_come_in_their_order() -> None:
 
 
 UNGUARDED = """
-import os
 import sys
+import threading
 from matplotlib.figure import Figure
 from clbench.report.files import draw_all
+
+ended = threading.Event()
+if sys.argv[2] == "thread":
+    threading.Thread(target=ended.wait).start()
 
 figures = []
 for i in range(2):
@@ -40,6 +44,7 @@ for i in range(2):
 for name, *_, files in draw_all(iter(figures), ["png"]):
     open(f"{sys.argv[1]}/{name}.png", "wb").write(files["png"])
 print("main module", __name__)
+ended.set()
 """
 
 
@@ -48,18 +53,19 @@ def test_processes_draw_the_same_without_a_guard_of_the_main_module(tmp_path: Pa
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
     pictures = {}
-    for processors in ("1", "2"):
-        folder = tmp_path / processors
+    # A process with other threads is not forked.
+    for name, processors in (("alone", "1"), ("forks", "2"), ("thread", "2")):
+        folder = tmp_path / name
         folder.mkdir()
         process = subprocess.run(
-            [sys.executable, str(script), str(folder)], capture_output=True, text=True,
+            [sys.executable, str(script), str(folder), name], capture_output=True, text=True,
             env={"LOKY_MAX_CPU_COUNT": processors, "PATH": ""}, check=True, timeout=120,
         )  # fmt: skip
         assert process.stdout == "main module __main__\n"
         assert process.stderr == ""
-        pictures[processors] = [path.read_bytes() for path in sorted(folder.iterdir())]
-    assert len(pictures["1"]) == 2
-    assert pictures["1"] == pictures["2"]
+        pictures[name] = [path.read_bytes() for path in sorted(folder.iterdir())]
+    assert len(pictures["alone"]) == 2
+    assert pictures["alone"] == pictures["forks"] == pictures["thread"]
 
 
 @pytest.mark.parametrize(("height", "dots"), [(3.0, 200), (100.0, 122), (150.0, PAGE)])

@@ -160,12 +160,16 @@ def test_workers_that_do_not_see_the_folder_are_sent_the_shared_stage(
 ) -> None:
     setup = WorkerSetup.of
     monkeypatch.setattr(WorkerSetup, "of", lambda *options: replace(setup(*options), lock="other"))
+    text = world.suite.read_text(encoding="utf-8")
+    world.suite.write_text(text.replace('precision = "float32"\n', ""), encoding="utf-8")
     with world.suite.open("a", encoding="utf-8") as file:
         file.write('[baseline.quarter]\nof = "wise-ft"\nsettings = { alpha = 0.25 }\n')
         file.write('sources = { alpha = "this test" }\n')
     methods = ["ewc", "wise-ft", "quarter"]
     options: dict[str, Any] = {"methods": methods, "threads": 1, "epochs": 1}
-    run = world.run(**options, workers=2)
+    watch = Watch()
+    run = world.run(**options, workers=2, listener=watch)
+    assert sum(note.startswith("Precision: ") for note in watch.notes) == 1
     assert {cell.baseline: [stage.cached for stage in cell.stages] for cell in run.cells} == {
         "ewc": [True, False],
         "wise-ft": [False, False],  # leads, as it trains the most stages for others

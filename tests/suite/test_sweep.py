@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from clbench.conformance.sessions import Candidate
 from clbench.core.errors import SuiteError
 from clbench.core.registry import check_name
 from clbench.suite.baselines import (
@@ -18,7 +19,12 @@ from clbench.suite.baselines import (
     dial_points,
     own_values,
     read_baseline,
+    read_variant,
+    variant,
 )
+from clbench.suite.schema import VariantTable
+from clbench.suite.validation import check_methods
+from clbench.training.protocol import Protocol
 
 
 @pytest.fixture(autouse=True)
@@ -123,10 +129,24 @@ def test_a_written_baseline_reads_back() -> None:
 def test_errors_of_a_sweep_are_listed() -> None:
     text = 'method = "ewc"\n[sweep]\nimportance = { low = -1.0, high = 5.0, scale = "linear" }\n'
     Path("own.toml").write_text(text + 'mode = ["sampled", "guessed"]\nstrenght = [1, 2]\n')
+    own = read_baseline("./own.toml")
     with pytest.raises(SuiteError) as caught:
-        read_baseline("./own.toml")
+        check_methods([own], Protocol())
     for part in ("importance -1.0: ", 'mode "guessed": ', "strenght 1: "):
         assert part in str(caught.value)
+    with pytest.raises(SuiteError, match=r"own\.toml: 3 errors"):
+        dial_points(own, 2)
+    with pytest.raises(SuiteError, match=r"own\.toml: 3 errors"):
+        Candidate.of(own)
+
+
+def test_points_and_variants_are_not_judged_by_the_sweep_of_their_file() -> None:
+    text = 'method = "ewc"\n[sweep]\nmode = ["sampled", "guessed"]\n'
+    Path("own.toml").write_text(text)
+    own = read_baseline("./own.toml")
+    table = VariantTable(of="./own.toml", settings={"importance": 1.0})
+    changed = read_variant("changed", table, Path("s.toml").resolve())
+    check_methods([variant(own, "point", {"importance": 1.0}), changed], Protocol())
 
 
 @pytest.mark.parametrize(

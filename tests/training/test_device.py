@@ -28,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, *, float32: float, bf16: float) -> No
     now, cost = [0.0], {torch.float32: float32, torch.bfloat16: bf16}
 
     def timed(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        now[0] += cost[rows.dtype] / 2
+        now[0] += cost[rows.dtype]
         return MULTIPLY(rows, weight)
 
     monkeypatch.setattr(torch.nn.functional, "linear", timed)
@@ -50,6 +50,24 @@ def test_auto_follows_the_measured_speed(
     assert f" {float32 / bf16:.2g} times as fast" in note
 
 
+@pytest.mark.parametrize("disturbed", [torch.float32, torch.bfloat16])
+def test_other_programs_do_not_flip_the_choice(
+    processor: pytest.MonkeyPatch, disturbed: torch.dtype
+) -> None:
+    now, calls = [0.0], {torch.float32: 0, torch.bfloat16: 0}
+
+    def timed(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        calls[rows.dtype] += 1
+        busy = rows.dtype == disturbed and calls[rows.dtype] % 4 != 2
+        now[0] += 0.001 * (20.0 if busy else 1.0) / (1.25 if rows.dtype == torch.bfloat16 else 1.0)
+        return MULTIPLY(rows, weight)
+
+    processor.setattr(torch.nn.functional, "linear", timed)
+    processor.setattr(device.time, "perf_counter", lambda: now[0])
+    assert device.bf16_gain(CPU) == pytest.approx(1.25)
+    assert now[0] < 0.15
+
+
 def test_the_speed_is_measured_once_for_a_processor(processor: pytest.MonkeyPatch) -> None:
     clock(processor, float32=3.0, bf16=1.0)
     assert device.bf16_gain(CPU) == pytest.approx(3.0)
@@ -69,6 +87,6 @@ def test_without_instructions_for_bf16_nothing_is_measured(processor: pytest.Mon
     processor.setattr(device, "_processor", lambda: "Model Z avx2")
     assert device.bf16_gain(CPU) == 0.0
     assert device.resolve_precision("auto", CPU).name == "float32"
-    assert device.precision_note("auto", CPU) == ""
+    assert device.precision_note("auto", CPU).startswith("Precision: float32. auto knows no bf16 ")
     assert device.precision_note("float32", CPU) == ""
     assert device.resolve_precision("bf16", CPU).name == "bf16"
