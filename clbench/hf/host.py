@@ -186,7 +186,7 @@ class HostedStage(Stage):
             rows = int((inputs["position_ids"] == 0).sum())  # packed without padding
         places = np.arange(len(labels))
         return HostedBatch(
-            arguments, labels, HEAD, regression, self.index, places, labels.numel(), rows
+            arguments, labels, HEAD, regression, self.index, places, labels.numel(), count=rows
         )
 
     def own_fisher(self, fisher: Fisher, whole: nn.Module) -> Snapshot:

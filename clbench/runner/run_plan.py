@@ -244,13 +244,14 @@ def run_cell(
     """Run a cell and return its result; any error, also in `prepare`, gives a failed one."""
     memory, state = PeakMemory(compute.device), GlobalState()
     result = _identity(cell) | {"versions": versions(), "host": _host(compute.device)}
-    result["settings"] = settings = {
+    settings: dict[str, Any] = {
         "protocol": cell.protocol.model_dump(mode="json"),
         "precision": compute.precision.name,
         "method": dict(cell.baseline.settings),
         "sources": dict(cell.baseline.sources),
         "scenario": {"shift": cell.scenario.shift, **cell.scenario.settings},
     }
+    result["settings"] = settings
     try:
         prepared = prepare(cell)
         result["tasks"] = [name for name, _ in prepared.scenario.columns]
