@@ -21,7 +21,13 @@ from clbench.audit.items import (
     length_of,
     load_items,
 )
-from clbench.audit.models import AuditedModel, load_base, load_tuned
+from clbench.audit.models import (
+    AuditedModel,
+    are_placeholders,
+    load_base,
+    load_tuned,
+    same_names,
+)
 from clbench.core.errors import SettingsError
 from clbench.models.families import family_of
 from clbench.models.groups import LayerGroup, depth_positions, layer_groups_of
@@ -181,7 +187,9 @@ class Mixer:
     def __init__(self, base: AuditedModel, tuned: AuditedModel) -> None:
         own, theirs = (dict(m.backbone.named_parameters()) for m in (tuned, base))
         pairs = {name: (own[name], theirs[name]) for name in own if name in theirs}
-        if base.head == tuned.head:  # and so the weights of the same head
+        named = [m.classes for m in (base, tuned) if not are_placeholders(m.classes)]
+        same = len(named) < 2 or named[0] == named[1] or same_names(*named) is not None
+        if base.head == tuned.head and same:  # and so the weights of the same head
             inside = {id(value) for value in own.values()}
             others = dict(base.model.named_parameters())
             for name, value in tuned.model.named_parameters():

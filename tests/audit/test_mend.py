@@ -56,6 +56,22 @@ def test_mixtures_are_interpolations(copy: Copy) -> None:
     assert all(torch.equal(value, two[name]) for name, value in current().items())
 
 
+def test_heads_are_mixed_only_where_their_classes_are_the_same(copy: Copy) -> None:
+    def noisy(model: Any) -> None:
+        model.classifier.weight.add_(1.0)
+
+    base = load_base(copy(classes=("no", "yes")))
+    for names, mixes in (
+        (("No", "Yes"), True),
+        (("LABEL_0", "LABEL_1"), True),
+        (("a", "b"), False),
+    ):
+        tuned = load_tuned(copy(noisy, classes=names), base)
+        before = tuned.model.classifier.weight.detach().clone()
+        Mixer(base, tuned).apply(Mixture(0.5))
+        assert torch.equal(tuned.model.classifier.weight, before) != mixes
+
+
 def test_trimming_keeps_the_largest_changes() -> None:
     change = torch.tensor([[0.1, -3.0], [2.0, 0.0]])
     assert largest(change, 0.5).tolist() == [[0.0, -3.0], [2.0, 0.0]]
