@@ -12,8 +12,9 @@ import torch
 from transformers import AutoModel
 
 from clbench.audit.items import load_items
+from clbench.audit.mend import Mended, Point, mend
 from clbench.audit.models import load_base, load_tuned
-from clbench.audit.weights import DEPTHS, TUNED, Mended, Mixer, Mixture, Point, largest, mend
+from clbench.audit.weights import DEPTHS, TUNED, Mixer, Mixture, largest
 from clbench.cli.app import main
 from clbench.core.errors import ClbenchError
 from clbench.models.locate import TINY
