@@ -165,7 +165,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         return {"args": self._args, "attributes": attributes}
 
     def _resume(self, state: TrainerState) -> None:
-        """Take curve and start from the checkpoint; refuse one that was scored on something else."""
+        """Take curve and start from the checkpoint; refuse one scored on something else."""
         stored = state.stateful_callbacks.get(type(self).__name__, [])
         states = [each["attributes"] for each in (stored if isinstance(stored, list) else [stored])]
         states = [each for each in states if each["curve"]]
@@ -176,8 +176,8 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
             before = states[0]["scored_on"] if states else {}
             changed = [key for key, now in self.scored_on.items() if before.get(key) != now]
             raise SettingsError(
-                f"ForgettingCallback: {join_names(changed)} differ from those of the checkpoint, so "
-                "its scores cannot be compared. Give the same ones, or resume without the callback."
+                f"ForgettingCallback: {join_names(changed)} changed since the checkpoint, so "
+                "scores cannot be compared. Give the same, or resume without the callback."
             )
 
     def on_step_end(
