@@ -16,7 +16,6 @@ from clbench.suite.plugins import load_plugins
 if TYPE_CHECKING:
     from clbench.audit.audit import Audit
     from clbench.audit.changes import Comparison
-    from clbench.audit.mend import Mended
 
 PARTS = ("language", "features", "behaviour")
 
@@ -177,24 +176,17 @@ def mend(
     if mended.worse:
         note(f"This mixture makes {join_names(mended.worse)} worse.")
         if not force:
-            note("Nothing is written; --force writes it all the same.", _instead(mended))
+            note("Nothing is written; --force writes it all the same.")
+            if mended.instead is not None:
+                note(
+                    f"--alpha {mended.instead.alpha:g} writes a mixture that is not shown to be "
+                    "worse. It was picked on the same rows: audit it on others."
+                )
             return 1
     elif not any(change.verdict == "better" for change in mended.changes.values()):
         say("On these rows no task is shown to be better.")
     say(f"Model: {out}, plot: {front}")
     return 0
-
-
-def _instead(mended: "Mended") -> str:
-    """Return what can be done in place of a mixture that makes tasks worse."""
-    if mended.instead is None:
-        return (
-            "No other α is better than the tuned model where they were chosen, and not worse here."
-        )
-    return (
-        f"--alpha {mended.instead.alpha:g} writes a mixture that is not shown to be worse. It was "
-        "picked on the same rows: audit it on others."
-    )
 
 
 def parse_condition(text: str) -> tuple[str, float]:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -95,22 +96,14 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         texts: int = 100,
         seed: int = 0,
     ) -> None:
-        self._args = {
-            "tasks": [tasks] if isinstance(tasks, str) else tasks,
-            "corpus": corpus,
-            "every": every,
-            "budget": budget,
-            "limits": limits,
-            "action": action,
-            "data": data,
-            "rows": rows,
-            "texts": texts,
-            "seed": seed,
-        }
-        if (problem := _problem(**self._args)) is not None:
+        tasks = [tasks] if isinstance(tasks, str) else tasks
+        self._args: dict[str, Any] = dict(  # noqa: C408 - one line a few
+            tasks=tasks, corpus=corpus, every=every, budget=budget, limits=limits, action=action,
+            data=data, rows=rows, texts=texts, seed=seed
+        )  # fmt: skip
+        if (problem := _problem(SimpleNamespace(**self._args))) is not None:
             raise SettingsError(f"ForgettingCallback: {problem}.")
-        self._args |= {"tasks": [*self._args["tasks"]], "limits": dict(limits or {})}
-        self._args["data"] = None if data is None else str(data)
+        self._args |= {"tasks": [*tasks], "limits": dict(limits or {}), "data": data and str(data)}
         self.every, self.budget, self.action = every, budget, action
         self.limits = dict(limits or {})
         self.curve: list[dict[str, float]] = []
@@ -119,7 +112,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         """Time that scorings between the first and the last took."""
         self._others = 0.0
         self._corpus = None if corpus is None else resolve_corpus(corpus, Path.cwd(), "corpus")
-        self._items = load_items(self._args["tasks"], data=data, rows=rows, seed=seed)
+        self._items = load_items(tasks, data=data, rows=rows, seed=seed)
         self.scored_on: dict[str, Any] = {
             "tasks": {items.name: items.rows.digest for items in self._items},
             "corpus": self._corpus and corpus_identity(self._corpus),
@@ -292,12 +285,13 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
 
     def _below(self) -> dict[str, float]:
         """Return the limits that changes are below; one that is not a number is, too."""
-        limits = {
-            name: self.limits.get(name, None if name == LANGUAGE else self.limits.get("features"))
-            for name in self.changes()
-        }
-        changes = self.changes().items()
-        return {n: limit for n, c in changes if (limit := limits[n]) is not None and not c >= limit}
+        below = {}
+        for name, change in self.changes().items():
+            default = None if name == LANGUAGE else self.limits.get("features")
+            limit = self.limits.get(name, default)
+            if limit is not None and not change >= limit:
+                below[name] = limit
+        return below
 
     def _keep(self, at: int, model: torch.nn.Module) -> None:
         """Copy the weights of a step, if they may have to be restored."""
@@ -348,40 +342,28 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         warnings.warn(text, stacklevel=2)
 
 
-def _problem(
-    tasks: Any,
-    corpus: Any,
-    every: Any,
-    budget: Any,
-    limits: Any,
-    action: Any,
-    data: Any,
-    rows: Any,
-    texts: Any,
-    seed: Any,
-) -> str | None:
+def _problem(given: Any) -> str | None:
     """Return which argument of `ForgettingCallback` is out of range, if one is."""
 
-    def is_number(value: Any) -> bool:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    def is_number(value: Any, kind: Any = Real) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
 
-    wholes = {"every": (every, 1), "rows": (rows, FEWEST_ROWS), "texts": (texts, FEWEST_TEXTS)}
-    for name, (value, least) in {**wholes, "seed": (seed, 0)}.items():
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            return f"{name} must be a whole number of {least} or more"
-    if not is_number(budget) or not 0.0 < budget <= 1.0:
+    least = {"every": 1, "rows": FEWEST_ROWS, "texts": FEWEST_TEXTS, "seed": 0}
+    for name, number in least.items():
+        if not is_number(value := getattr(given, name), Integral) or value < number:
+            return f"{name} must be a whole number of {number} or more"
+    if not is_number(given.budget) or not 0.0 < given.budget <= 1.0:
         return "budget must be above 0 and at most 1"
-    if action not in ("warn", "stop", "restore"):
-        return f"action {action!r} is unknown; use warn, stop or restore"
-    if not isinstance(tasks, Sequence) or not all(isinstance(task, str) for task in tasks):
+    if given.action not in ("warn", "stop", "restore"):
+        return f"action {given.action!r} is unknown; use warn, stop or restore"
+    if not isinstance(given.tasks, Sequence) or {*map(type, given.tasks)} - {str}:
         return "tasks must be a list of names"
-    if not tasks and corpus is None:
+    if not given.tasks and given.corpus is None:
         return "there is nothing to score: name tasks, or a corpus"
-    for name, value in (("corpus", corpus), ("data", data)):
-        if value is not None and not isinstance(value, str | (Path if name == "data" else str)):
-            return f"{name} must be a name or path"
-    is_mapping = limits is None or isinstance(limits, Mapping)
-    if is_mapping and all(is_number(v) and v <= 0 for v in (limits or {}).values()):
+    if not isinstance(given.corpus, str | None) or not isinstance(given.data, str | Path | None):
+        return "corpus and data must be names or paths"
+    limits = {} if given.limits is None else given.limits
+    if isinstance(limits, Mapping) and all(is_number(v) and v <= 0 for v in limits.values()):
         return None
     return (
         "limits must map tasks or 'language' to numbers of 0 or less, such as {\"language\": -0.5}"
