@@ -346,7 +346,7 @@ def _problem(given: Any) -> str | None:
     """Return which argument of `ForgettingCallback` is out of range, if one is."""
 
     def is_number(value: Any, kind: Any = Real) -> bool:
-        return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, kind) and not isinstance(value, bool) and abs(value) < 1e300
 
     least = {"every": 1, "rows": FEWEST_ROWS, "texts": FEWEST_TEXTS, "seed": 0}
     for name, number in least.items():

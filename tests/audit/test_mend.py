@@ -125,12 +125,12 @@ def test_a_mixture_that_makes_a_task_worse_is_not_written(
     copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "deep" / "out"
-    words = ["mend", copy(blur), "tiny", "--keep", "synthetic/sentiment", "--out", str(out)]
-    words += ["--learn", "synthetic/acceptability", "--rows", "200", "--alpha", "0.1"]
+    words = ["mend", copy(blur), "tiny", "--keep", "synthetic/acceptability", "--out", str(out)]
+    words += ["--learn", "synthetic/sentiment", "--rows", "200", "--alpha", "0.1"]
     assert main(words) == 1
     shown = capsys.readouterr()
-    assert re.search(r"synthetic/sentiment .* worse\n", shown.out)
-    assert "makes synthetic/sentiment" in shown.err
+    assert re.search(r"synthetic/acceptability .* worse\n", shown.out)
+    assert "makes synthetic/acceptability worse" in shown.err
     assert "Nothing is written" in shown.err
     assert "no task is shown to be better" not in shown.out
     assert not [*tmp_path.iterdir()]
