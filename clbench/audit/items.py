@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
 import torch
 
-from clbench.audit.models import AuditedModel
+from clbench.audit.models import AuditedModel, are_placeholders, same_names
 from clbench.core.errors import DataError, SettingsError, named
 from clbench.core.seeds import numpy_stream, torch_stream
 from clbench.fisher import language, losses
@@ -147,7 +148,7 @@ def load_items(
         If there is no such folder, `rows` are too few, a task is unknown, named twice or cannot be
         used, or a suite file has no tasks of its own.
     """
-    if rows < FEWEST_ROWS:
+    if not isinstance(rows, Integral) or rows < FEWEST_ROWS:
         raise SettingsError(f"{named('rows', rows)}: must be {FEWEST_ROWS} or more.")
     folder = None if data is None else Path(data)
     if folder is not None and not folder.is_dir():
@@ -223,12 +224,11 @@ def class_order(model: AuditedModel, items: Items, *, generic: bool = True) -> l
     None if the head is not that task's: its classes have other names. With `generic`, a head
     whose classes have no names (``LABEL_0``) has those of any task of as many classes.
     """
-    own = [name.casefold() for name in model.classes]
-    names = [name.casefold() for name in items.task.labels]
-    if sorted(own) == sorted(names):
-        return [own.index(name) for name in names]
-    unnamed = own == [f"label_{number}" for number in range(len(own))]
-    return list(range(len(own))) if generic and unnamed and len(own) == len(names) else None
+    own, names = model.classes, items.task.labels
+    order = same_names(names, own)
+    if order is None and generic and are_placeholders(own) and len(own) == len(names):
+        return list(range(len(own)))
+    return order
 
 
 def classify(model: AuditedModel, items: Items, order: Sequence[int], device: torch.device) -> Ints:

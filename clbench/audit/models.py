@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from unicodedata import normalize
 
 import torch
 from safetensors import safe_open
@@ -20,6 +21,7 @@ from clbench.core.files import digest
 from clbench.core.limits import bounded
 from clbench.models import checkpoint, locate
 from clbench.models.families import family_of
+from clbench.tasks.spec import label_name
 
 HeadKind = Literal["classes", "language"]
 SECONDS = 10.0
@@ -70,9 +72,18 @@ class AuditedModel:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes of a classification head; empty without one."""
+        """Names of the classes of a classification head; empty without one.
+
+        Raises a ModelError if ``id2label`` leaves a class without a name.
+        """
         names = self.model.config.id2label if self.head == "classes" else {}
-        return tuple(names[number] for number in sorted(names))
+        named = [label_name(names.get(number)) for number in range(len(names))]
+        if None in named:
+            raise ModelError(
+                f"model {self.name!r}: id2label in config.json does not name class "
+                f"{named.index(None)}. Name the classes 0 to {len(named) - 1}."
+            )
+        return tuple(named)
 
 
 def load_base(name: str) -> AuditedModel:
@@ -115,7 +126,8 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
         )
     tuned = _load(name, tokenizer, notes)
     _check_shapes(tuned, base)
-    if sorted(tuned.classes) == sorted(base.classes) and tuned.classes != base.classes:
+    order = same_names(base.classes, tuned.classes)
+    if order is not None and order != sorted(order):
         raise ModelError(
             f"model {name!r}: its classes are those of {base.name!r} in another order "
             f"({', '.join(tuned.classes)}; base: {', '.join(base.classes)}). Reorder the rows of "
@@ -130,6 +142,24 @@ def identity(name: str) -> dict[str, Any]:
         return locate.model_identity(name)
     files = (locate.ADAPTER, locate.ADAPTER_WEIGHTS)
     return {file: digest(folder / file) for file in files if (folder / file).is_file()}
+
+
+def same_names(names: Sequence[str], others: Sequence[str]) -> list[int] | None:
+    """Return the position of each name of a class in `others`; None if these are other names.
+
+    Names are equal if they are so in Unicode's form NFC. If some are not, case is ignored, unless
+    two names would then be one.
+    """
+    for fold in (str, str.casefold):
+        one, two = ([normalize("NFC", fold(name)) for name in each] for each in (names, others))
+        if len({*one}) == len(one) and sorted(one) == sorted(two):
+            return [two.index(name) for name in one]
+    return None
+
+
+def are_placeholders(names: Sequence[str]) -> bool:
+    """Whether the names of classes are those that transformers makes up: ``LABEL_0`` and so on."""
+    return [*map(str.casefold, names)] == [f"label_{number}" for number in range(len(names))]
 
 
 def digest_of(model: nn.Module) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from matplotlib.figure import Figure
 
 from clbench.audit.audit import FORMAT, Audit, ModelAudit
 from clbench.audit.changes import Change, TaskChange
-from clbench.audit.models import AuditedModel
-from clbench.audit.weights import BASE, SWEEP_ROWS, TUNED, Mended
+from clbench.audit.mend import SWEEP_ROWS, Mended
+from clbench.audit.models import AuditedModel, digest_of, load_base
+from clbench.audit.weights import BASE, TUNED
 from clbench.core import __version__, files
 from clbench.core.errors import RunFolderError, named, printable
 from clbench.core.files import as_folder_error, write_atomically
@@ -86,28 +88,39 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
 def write_mended(mended: Mended, model: AuditedModel, out: Path) -> None:
     """Write ``mend.json`` and the front into a folder; and the model, if it beats the tuned one.
 
-    The model is written as safetensors with its tokenizer and a card that says how it was made.
+    The model is written as safetensors with its tokenizer and a card that says how it was made, and
+    read again. Raises a RunFolderError if something cannot be written.
     """
     write_atomically(out / "mend.json", json.dumps(mended.to_json(), indent=1) + "\n")
-    style.save_png(draw_front(mended), out / "front.png")
+    write_atomically(out / "front.png", partial(style.save_png, draw_front(mended)))
     if mended.chosen == TUNED:
         return
-    with as_folder_error(out), quiet():
-        model.model.save_pretrained(str(out), safe_serialization=True)
-        model.tokenizer.save_pretrained(str(out))
     write_atomically(out / "README.md", card(mended))
+    with as_folder_error(out), quiet():
+        try:
+            model.model.save_pretrained(str(out), safe_serialization=True)
+            model.tokenizer.save_pretrained(str(out))
+        except Exception as error:  # safetensors and tokenizers have their own for a full disk
+            raise error if isinstance(error, OSError) else OSError(str(error)) from error
+        if digest_of(load_base(str(out)).model) != digest_of(model.model):
+            raise OSError("the weights that were read again are others")
 
 
 def card(mended: Mended) -> str:
     """Return the card of a mended model, in Markdown."""
+    how, rows = "as asked for", ""
+    if mended.settings.get("alpha") is None:
+        how = (
+            f"chosen by clbench on at most {SWEEP_ROWS} rows of each task, by the mean of accuracy "
+            f"kept ({', '.join(mended.keep)}) and accuracy learned ({mended.learn})"
+        )
+        rows = " on rows not used to choose the mixture"
     lines = [
         f"# {Path(mended.tuned).name}, mended",
         "",
-        f"Weights between `{mended.base}` and `{mended.tuned}`: {mended.chosen}, chosen by clbench "
-        f"on at most {SWEEP_ROWS} rows of each task, by the mean of accuracy kept "
-        f"({', '.join(mended.keep)}) and accuracy learned ({mended.learn}).",
+        f"Weights between `{mended.base}` and `{mended.tuned}`: {mended.chosen}, {how}.",
         "",
-        "Accuracy on rows not used to choose the mixture:",
+        f"Accuracy{rows}:",
         "",
         "| task | tuned | mended | difference | verdict |",
         "| --- | --- | --- | --- | --- |",

@@ -1,33 +1,16 @@
-"""The weights of two models: how far apart they are, and mixtures that undo forgetting."""
+"""The weights of two models: how far apart they are, and mixtures of them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from statistics import fmean
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from clbench.audit.changes import UNCHANGED, Change, Flips, judge
-from clbench.audit.items import (
-    Bools,
-    Floats,
-    Items,
-    Part,
-    has_head_for,
-    hits,
-    length_of,
-    load_items,
-)
-from clbench.audit.models import AuditedModel, load_base, load_tuned
-from clbench.core.errors import SettingsError
-from clbench.core.user_code import own_state
+from clbench.audit.items import Floats, length_of
+from clbench.audit.models import AuditedModel, are_placeholders, same_names
 from clbench.models.families import family_of
 from clbench.models.groups import LayerGroup, depth_positions, layer_groups_of
-from clbench.results.fronts import front
-from clbench.training.device import resolve_device
 
 BATCH = 32
 MOST_TOKENS = 4000
@@ -182,7 +165,9 @@ class Mixer:
     def __init__(self, base: AuditedModel, tuned: AuditedModel) -> None:
         own, theirs = (dict(m.backbone.named_parameters()) for m in (tuned, base))
         pairs = {name: (own[name], theirs[name]) for name in own if name in theirs}
-        if base.head == tuned.head:  # and so the weights of the same head
+        named = [m.classes for m in (base, tuned) if not are_placeholders(m.classes)]
+        same = len(named) < 2 or named[0] == named[1] or same_names(*named) is not None
+        if base.head == tuned.head and same:  # and so the weights of the same head
             inside = {id(value) for value in own.values()}
             others = dict(base.model.named_parameters())
             for name, value in tuned.model.named_parameters():
@@ -232,200 +217,3 @@ def largest(change: torch.Tensor, share: float) -> torch.Tensor:
     count = max(1, round(share * change.numel()))
     smallest = change.abs().flatten().kthvalue(change.numel() - count + 1).values
     return torch.where(change.abs() >= smallest, change, 0.0)
-
-
-ALPHAS = tuple(i / 10 for i in range(11))
-"""Shares of the way from the base model (0) to the tuned one (1)."""
-GROUP_ALPHAS = (0.0, 0.5, 1.0)
-"""Shares that are tried for one group of layers while the others keep theirs."""
-TRIMS = (0.05, 0.2, 0.5)
-"""Shares of the change of each weight tensor that trimming keeps, the largest entries."""
-SWEEP_ROWS = 200
-MARGIN = 0.02
-
-
-@dataclass(frozen=True)
-class Point:
-    """A mixture and its scores on the rows of the sweep: mean accuracies."""
-
-    mixture: Mixture
-    kept: float
-    learned: float
-
-
-@dataclass(frozen=True)
-class Mended:
-    """The result of `mend`.
-
-    Attributes
-    ----------
-    points
-        All mixtures that were tried.
-    chosen
-        The best of the front, by the mean of both scores; `TUNED` if nothing beats it.
-    before, after
-        Accuracies of the tuned and the mended model by task, on rows that the sweep did not see.
-    changes
-        Mended minus tuned by task, on these rows, judged together.
-    """
-
-    base: str
-    tuned: str
-    keep: tuple[str, ...]
-    learn: str
-    points: tuple[Point, ...]
-    chosen: Mixture
-    before: Mapping[str, float]
-    after: Mapping[str, float]
-    changes: Mapping[str, Change]
-    settings: Mapping[str, Any]
-
-    @property
-    def front(self) -> list[Point]:
-        """The Pareto front of the points, sorted by accuracy learned, lowest first."""
-        by_name = {str(point.mixture): point for point in self.points}
-        best = front({name: (p.learned, p.kept) for name, p in by_name.items()})
-        return [by_name[name] for name in best]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of ``mend.json``."""
-        return {
-            "format": "clbench-mend",
-            "schema_version": 1,
-            "base": self.base,
-            "tuned": self.tuned,
-            "keep": list(self.keep),
-            "learn": self.learn,
-            "settings": dict(self.settings),
-            "chosen": _plain(self.chosen),
-            "points": [
-                {**_plain(p.mixture), "kept": p.kept, "learned": p.learned} for p in self.points
-            ],
-            "unseen": {
-                name: {
-                    "tuned": self.before[name],
-                    "mended": self.after[name],
-                    **change.to_json("word"),
-                }
-                for name, change in self.changes.items()
-            },
-        }
-
-
-def _plain(mixture: Mixture) -> dict[str, Any]:
-    return {**asdict(mixture), "groups": dict(mixture.groups)}
-
-
-@own_state()
-def mend(
-    base: str,
-    tuned: str,
-    *,
-    keep: Sequence[str],
-    learn: str,
-    data: str | Path | None = None,
-    rows: int = 500,
-    device: str = "auto",
-    seed: int = 0,
-    tell: Callable[[str], None] = lambda text: None,
-) -> tuple[Mended, AuditedModel]:
-    """Return the best weights between a base model and one tuned from it, and what they score.
-
-    Tries the `ALPHAS` for all weights, then the largest changes alone (`TRIMS`), then other shares
-    for one part of the layers at a time, starting from the best mixture so far. A task is scored by
-    the model's own head if that has its classes (for tasks to keep, the base model's head, too);
-    else by a linear probe of the features.
-
-    Parameters
-    ----------
-    base, tuned
-        As in `clbench.audit.audit.audit`; an adapter is merged.
-    keep, learn
-        Tasks that the base model can do, and the task that the tuned model learned.
-    data, device, seed, tell
-        As in `clbench.audit.audit.audit`.
-    rows
-        Most rows of each task for the final scores; the sweep has 200 others.
-
-    Returns
-    -------
-    Mended
-        The points, the choice, and its scores.
-    AuditedModel
-        The tuned model with the weights that were chosen.
-
-    Raises
-    ------
-    ClbenchError
-        As `clbench.audit.audit.audit`; if a task is both to keep and to learn; or if it has too
-        few rows.
-    """
-    if not keep:
-        raise SettingsError("--keep names no task. Name at least one.")
-    where = resolve_device(device)
-    items = load_items([*keep, learn], data=data, rows=rows, extra=SWEEP_ROWS, seed=seed)
-    tell("loading models")
-    first = load_base(base)
-    second = load_tuned(tuned, first)
-    sweeps, finals = zip(*(each.split(SWEEP_ROWS) for each in items), strict=True)
-    mixer = Mixer(first, second)
-    parts = {each.name: _part(each, first, second) for each in items[:-1]}
-    parts[items[-1].name] = _part(items[-1], second, second)
-    points: list[Point] = []
-
-    def score(items: Items) -> Bools:
-        return hits(second, items, parts[items.name], where)
-
-    def best() -> Point:
-        # Equal scores: the mixture that was tried first, and the tuned model before all.
-        return max(points, key=lambda p: (round(p.kept + p.learned, 9), p.mixture == TUNED))
-
-    def visit(mixture: Mixture) -> None:
-        if mixture not in [point.mixture for point in points]:
-            tell(str(mixture))
-            with mixer.mixed(mixture):
-                scores = [float(score(each).mean()) for each in sweeps]
-            points.append(Point(mixture, fmean(scores[:-1]), scores[-1]))
-
-    for alpha in reversed(ALPHAS):
-        visit(Mixture(alpha))
-    for share in TRIMS:
-        visit(Mixture(1.0, largest=share))
-    for group in DEPTHS:
-        start = best().mixture
-        for alpha in GROUP_ALPHAS:
-            visit(start.with_group(group, alpha))
-    chosen = best().mixture
-    tell("scoring on rows that the sweep did not see")
-    before = [score(each) for each in finals]
-    mixer.apply(chosen)
-    after = [score(each) for each in finals]
-    samples = {
-        each.name: UNCHANGED if chosen == TUNED else Flips.of(one, two).sample()
-        for each, one, two in zip(finals, before, after, strict=True)
-    }
-    names = [each.name for each in finals]
-    mended = Mended(
-        base,
-        tuned,
-        tuple(names[:-1]),
-        names[-1],
-        tuple(points),
-        chosen,
-        {name: float(hit.mean()) for name, hit in zip(names, before, strict=True)},
-        {name: float(hit.mean()) for name, hit in zip(names, after, strict=True)},
-        judge(samples, MARGIN),
-        {
-            "rows": {each.name: len(each.rows) for each in finals},
-            "sweep_rows": {each.name: len(each.rows) for each in sweeps},
-            "seed": seed,
-            "scored_by": parts,
-        },
-    )
-    return mended, second
-
-
-def _part(items: Items, first: AuditedModel, second: AuditedModel) -> Part:
-    """Return how a task is scored: by the models' own heads if both have one for it."""
-    fits = first.head == second.head and all(has_head_for(m, items) for m in (first, second))
-    return "behaviour" if fits else "features"

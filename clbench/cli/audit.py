@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from clbench.cli.arguments import Only, argument, command
 from clbench.cli.console import duration, note, say, show_rows, working
-from clbench.core.errors import RunFolderError, SettingsError, printable
-from clbench.core.files import check_folder, locked
+from clbench.core.errors import SettingsError, join_names, printable
+from clbench.core.files import locked, whole_folder
 from clbench.core.options import Option, where
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import load_plugins
@@ -135,33 +135,42 @@ def mend(
     learn: Annotated[str, Option("Task that the model was tuned on.", "TASK")],
     out: Annotated[Path, where("Folder of the mended model.", "DIR")],
     rows: Annotated[int, Option("Maximum rows per task for the final scores.", "ROWS")] = 500,
+    alpha: Annotated[
+        float | None,
+        Option("Take base + A · (tuned − base); default: the best of some mixtures.", "A"),
+    ] = None,
+    force: Annotated[bool, Option("Write the model even if it makes a task worse.")] = False,
 ) -> int:
     """Mix a tuned model's weights with its base model's, to get back what was forgotten.
 
     Tries mixtures on some rows, chooses the best by what it keeps and has learned, and scores it on
     others. Writes the model as safetensors with a card, unless no mixture beats the tuned model.
+    Writes nothing, and exits with code 1, if a task to keep is worse on the other rows, or the task
+    learned is worse and none to keep is better.
     """
-    from clbench.audit import weights
+    from clbench.audit import mend as mending
     from clbench.audit.page import write_mended
+    from clbench.audit.weights import TUNED
 
-    if out.exists() and (out.is_file() or any(out.iterdir())):
-        raise RunFolderError(f"{out} exists and is not empty. Give a new folder with --out.")
-    check_folder(out)  # before the work: it may not be writable
-    load_plugins(options.plugins)
-    with working("loading models") as tell:
-        mended, model = weights.mend(
-            base,
-            tuned,
-            keep=keep,
-            learn=learn,
-            data=options.data,
-            rows=rows,
-            device=options.device,
-            tell=tell,
-        )
-        write_mended(mended, model, out)
+    with whole_folder(out) as folder:
+        load_plugins(options.plugins)
+        with working("loading models") as tell:
+            mended, model = mending.mend(
+                base,
+                tuned,
+                keep=keep,
+                learn=learn,
+                data=options.data,
+                rows=rows,
+                alpha=alpha,
+                device=options.device,
+                tell=tell,
+            )
+            if force or not mended.worse:
+                tell("writing the model")
+                write_mended(mended, model, folder)
     front = out / "front.png"
-    if mended.chosen == weights.TUNED:
+    if mended.chosen == TUNED:
         say(
             f"None of the {len(mended.points) - 1} mixtures has a better mean of accuracy kept and "
             f"accuracy learned than the tuned model, so no model is written. Plot: {front}"
@@ -179,12 +188,21 @@ def mend(
         for name, change in mended.changes.items()
     ]
     show_rows(lines, ("task", *numbers, ""), right=numbers, unbroken=0)
-    if not any(change.verdict == "better" for change in mended.changes.values()):
+    if alpha is None:
+        say(f"Chosen: {mended.chosen}. The accuracies are on rows not used to choose it.")
+    if mended.worse:
+        note(f"This mixture makes {join_names(mended.worse)} worse.")
+        if not force:
+            note("Nothing is written; --force writes it all the same.")
+            if mended.instead is not None:
+                note(
+                    f"--alpha {mended.instead.alpha:g} writes a mixture that is not shown to be "
+                    "worse. It was picked on the same rows: audit it on others."
+                )
+            return 1
+    elif not any(change.verdict == "better" for change in mended.changes.values()):
         say("On these rows no task is shown to be better.")
-    say(
-        f"Chosen: {mended.chosen}. The accuracies are on rows not used to choose it.",
-        f"Model: {out}, plot: {front}",
-    )
+    say(f"Model: {out}, plot: {front}")
     return 0
 
 
@@ -224,12 +242,14 @@ def failures(audit: "Audit", part: str, least: float | None) -> Iterator[str]:
 
     That is below `least` with its interval below 0; or, without `least`, neither kept nor gained.
     """
-    gate = f"--fail-if {part}:{least:g}" if least else f"--require {part}:kept".replace(" :", " ")
+    gate = f"--require {part}:kept".replace(" :", " ")
+    if least is not None:
+        gate = f"--fail-if {part}:{least:g}"
     for model in audit.models:
         for each in model.comparison.measures:
             change, is_in = each.change, part in ("", each.part)
             is_lost = least is not None and change.difference < least and change.high < 0
-            if is_in and (is_lost if least else change.word not in ("kept", "gained")):
+            if is_in and (is_lost if least is not None else change.word not in ("kept", "gained")):
                 name = printable(model.name)
                 yield f"{gate}: {name} fails on {each.title}, {change.word}: {each}."
 

@@ -99,6 +99,7 @@ def remedy(error: OSError) -> str:
     return "check the path"
 
 
+LOCK = ".lock"
 TENSORS_VERSION = 3
 """Increase it when the tensors given to `cached_tensors` are computed differently."""
 
@@ -275,7 +276,7 @@ def locked(out: Path, *, marker: Path) -> Iterator[None]:
     new_folders = [path for path in (out, *out.parents) if not path.exists()]
     with as_folder_error(out):
         out.mkdir(parents=True, exist_ok=True)
-        handle = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(out / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         with as_folder_error(out):
             _acquire(handle, out)
@@ -293,6 +294,50 @@ def locked(out: Path, *, marker: Path) -> Iterator[None]:
         raise
     finally:
         os.close(handle)
+
+
+@contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """Yield a locked folder to write into, which becomes `out` at the end, whole or not at all.
+
+    It stands beside `out`. After an error, or if nothing was written, it is removed, and so are the
+    folders above it that were created here; what a killed process has left is removed at the start.
+
+    Raises
+    ------
+    RunFolderError
+        If `out` is not empty or cannot be replaced, another process is writing it, or the disk is
+        full.
+    """
+    with as_folder_error(out):
+        out = out.resolve()
+        if out.exists() and (out.is_file() or any(out.iterdir())):
+            raise RunFolderError(f"{out} exists and is not empty. Give a new folder with --out.")
+        if out.exists() and (out.is_mount() or out == Path.cwd()):
+            raise RunFolderError(f"{out} cannot be replaced. Give a new folder in it with --out.")
+    part = out.with_name(f".{out.name}.part")
+    with suppress(_Unwritten), locked(part, marker=out):
+        try:
+            for old in part.iterdir():
+                if old.name != LOCK:
+                    shutil.rmtree(old) if old.is_dir() else old.unlink()
+            yield part
+            paths = [path for path in part.rglob("*") if path.is_file() and path.name != LOCK]
+            if not paths:
+                raise _Unwritten
+            with as_folder_error(out):
+                for path in paths:
+                    with path.open("rb") as file:
+                        os.fsync(file.fileno())
+                (part / LOCK).unlink()
+                part.rename(out)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+
+
+class _Unwritten(Exception):  # noqa: N818
+    """Nothing was written into a folder, so that it is removed."""
 
 
 def _acquire(handle: int, out: Path) -> None:

@@ -6,36 +6,50 @@ import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
 from matplotlib.figure import Figure
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
 
-from clbench.audit.items import DEFAULT_TASKS, FEWEST_TEXTS, LanguageLoss, hits, load_items
+from clbench.audit.changes import Flips, mean_change
+from clbench.audit.items import (
+    DEFAULT_TASKS,
+    FEWEST_ROWS,
+    FEWEST_TEXTS,
+    Floats,
+    LanguageLoss,
+    hits,
+    load_items,
+)
 from clbench.audit.models import AuditedModel, HeadKind
-from clbench.core.errors import ModelError, SettingsError
+from clbench.core.errors import ModelError, SettingsError, join_names
 from clbench.figures import style
 from clbench.models.classifier import evaluating
-from clbench.tasks.corpus import resolve_corpus
+from clbench.results.statistics import ALPHA
+from clbench.tasks.corpus import corpus_identity, resolve_corpus
 
 Action = Literal["warn", "stop", "restore"]
 PREFIX = "forgetting/"
 LANGUAGE = "language"
 
 
-class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
+class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     """Tracks during training what a model forgets, and logs it with the Trainer's logs.
 
     Before training, then every `every` steps as far as the `budget` allows, and at the end, it fits
     linear probes on the features for each of `tasks`, and takes the loss on held-out texts. The
     logs have ``forgetting/<task>`` (accuracy) and ``forgetting/language`` (loss in nats), and both
     again with ``_change``, the difference from the start: below 0 is worse. Every logger that the
-    Trainer reports to gets them, and so does ``state.log_history``, from which a training that
-    resumes takes the start. The model is scored in evaluation mode; weights, dropout and order of
-    rows are as without the callback.
+    Trainer reports to gets them, and so does ``state.log_history``. Checkpoints hold the start and
+    what is scored, which must be the same when a training resumes. The model is scored in
+    evaluation mode; weights, dropout and order of rows are as without the callback.
 
     Parameters
     ----------
@@ -47,13 +61,15 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         Steps between scorings.
     budget
         Largest share of the time that scorings between the first and the last may take: one that
-        would exceed it is skipped.
+        would exceed it is skipped. A warning says so if all of them together took more.
     limits
         Lowest changes allowed, by task or ``language``, such as ``{"language": -0.5}``;
         ``features`` stands for all tasks.
     action
         What to do below a limit: ``warn``; ``stop`` training as well; or also ``restore`` the
-        weights of the last scoring within the limits, of which a copy is kept on the CPU.
+        weights of the last scoring within the limits, of which a copy is kept on the CPU. Only a
+        change whose whole interval is below its limit stops the training. The level of intervals
+        is 95 % for all limits and scorings of the training together (Bonferroni).
     data, rows, texts, seed
         Folder with copies of hub repositories; maximum rows of a task; maximum texts; seed of
         their selection.
@@ -81,17 +97,32 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         seed: int = 0,
     ) -> None:
         tasks = [tasks] if isinstance(tasks, str) else tasks
-        problem = _problem(every, budget, texts, limits, action)
-        if problem is not None:
+        self._args: dict[str, Any] = dict(  # noqa: C408 - one line a few
+            tasks=tasks, corpus=corpus, every=every, budget=budget, limits=limits, action=action,
+            data=data, rows=rows, texts=texts, seed=seed
+        )  # fmt: skip
+        if (problem := _problem(SimpleNamespace(**self._args))) is not None:
             raise SettingsError(f"ForgettingCallback: {problem}.")
+        self._args |= {"tasks": [*tasks], "limits": dict(limits or {}), "data": data and str(data)}
         self.every, self.budget, self.action = every, budget, action
         self.limits = dict(limits or {})
         self.curve: list[dict[str, float]] = []
         """The scores of every scoring, with ``step``."""
         self.seconds = 0.0
         """Time that scorings between the first and the last took."""
+        self._others = 0.0
         self._corpus = None if corpus is None else resolve_corpus(corpus, Path.cwd(), "corpus")
         self._items = load_items(tasks, data=data, rows=rows, seed=seed)
+        self.scored_on: dict[str, Any] = {
+            "tasks": {items.name: items.rows.digest for items in self._items},
+            "corpus": self._corpus and corpus_identity(self._corpus),
+            "rows": int(rows),
+            "texts": int(texts),
+            "seed": int(seed),
+        }
+        """What decides the scores besides the model."""
+        self.first: dict[str, list[float]] = {}
+        """For each item of the first scoring whether it was right, and the loss of each text."""
         self._texts, self._seed = texts, seed
         self._loss: LanguageLoss | None = None
         self._start = self._longest = 0.0
@@ -113,23 +144,34 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
                 "so the model cannot be scored. Remove the callback."
             )
         self._start, self.seconds, self._longest = time.monotonic(), 0.0, 0.0
-        self.curve = [
-            {
-                **{
-                    key.removeprefix(PREFIX): value
-                    for key, value in entry.items()
-                    if key.startswith(PREFIX) and not key.endswith("_change")
-                },
-                "step": entry["step"],
-            }
-            for entry in state.log_history
-            if any(key.startswith(PREFIX) for key in entry)
-        ]
+        self.curve, self.first = [], {}
+        if state.global_step:
+            self._resume(state)
         if not self.curve or self.curve[-1]["step"] != state.global_step:
-            self._score(args, state, control, state.global_step, **kwargs)
-        else:  # resumed from a step that was scored: these weights may be kept, too
-            model = _audited(kwargs["model"], kwargs["processing_class"]).model
-            self._act(control, state.global_step, model)
+            self._others = self._score(args, state, control, state.global_step, **kwargs)
+        elif not self._below():  # resumed from a step that was scored: keep its weights, too
+            self._keep(state.global_step, kwargs["model"])
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of the callback."""
+        attributes = {"curve": self.curve, "first": self.first, "scored_on": self.scored_on}
+        return {"args": self._args, "attributes": attributes}
+
+    def _resume(self, state: TrainerState) -> None:
+        """Take curve and start from the checkpoint; refuse one scored on something else."""
+        stored = state.stateful_callbacks.get(type(self).__name__, [])
+        states = [each["attributes"] for each in (stored if isinstance(stored, list) else [stored])]
+        states = [each for each in states if each["curve"]]
+        own = next((each for each in states if each["scored_on"] == self.scored_on), None)
+        if own is not None:
+            self.curve, self.first = own["curve"], own["first"]
+        elif states or any(key.startswith(PREFIX) for entry in state.log_history for key in entry):
+            before = states[0]["scored_on"] if states else {}
+            changed = [key for key, now in self.scored_on.items() if before.get(key) != now]
+            raise SettingsError(
+                f"ForgettingCallback: {join_names(changed)} changed since the checkpoint, so "
+                "scores cannot be compared. Give the same, or resume without the callback."
+            )
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -152,7 +194,15 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         if args.load_best_model_at_end and state.best_global_step is not None:
             step = state.best_global_step
         if self.curve[-1]["step"] != step:
-            self._score(args, state, control, step, **kwargs)
+            self._others += self._score(args, state, control, step, **kwargs)
+        share = (self.seconds + self._others) / max(time.monotonic() - self._start, 1e-9)
+        if share > self.budget:
+            warnings.warn(
+                f"ForgettingCallback: scoring took {share:.0%} of the time: {self._others:.1f} s "
+                f"for the first and the last one, which the budget of {self.budget:.0%} does not "
+                f"count, and {self.seconds:.1f} s between them. Fewer rows and texts take less.",
+                stacklevel=2,
+            )
 
     def _score(
         self,
@@ -166,7 +216,9 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         start = time.monotonic()
         model = _audited(kwargs["model"], kwargs["processing_class"])
         with torch.random.fork_rng(), evaluating(model.model):
-            scores = self._scores(model)
+            items = self._score_items(model)
+        scores = {name: float(np.mean(values)) for name, values in items.items()}
+        self.first = self.first or {name: values.tolist() for name, values in items.items()}
         self.curve.append({**scores, "step": step})
         logs = {f"{PREFIX}{name}": value for name, value in scores.items()}
         logs |= {f"{PREFIX}{name}_change": value for name, value in self.changes().items()}
@@ -176,24 +228,26 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         logs_own = control.should_log  # which the call below turns off
         _handler().on_log(args, state, control, logs)
         control.should_log = logs_own
-        self._act(control, step, model.model)
+        scorings = state.max_steps // self.every + 2
+        self._act(control, step, model.model, items, ALPHA / max(1, len(self.limits) * scorings))
         self._longest = max(self._longest, time.monotonic() - start)
         return time.monotonic() - start
 
-    def _scores(self, model: AuditedModel) -> dict[str, float]:
+    def _score_items(self, model: AuditedModel) -> dict[str, Floats]:
+        """Return whether each row of each task is right, and the loss of each text."""
         device = model.model.device
         if self._corpus is not None and self._loss is None:
             self._loss = LanguageLoss(model, self._corpus, self._texts, self._seed, device)
         if not all(bool(torch.isfinite(p).all()) for p in model.model.parameters()):
             names = [items.name for items in self._items]
             names += [] if self._loss is None else [LANGUAGE]
-            return dict.fromkeys(names, math.nan)
+            return dict.fromkeys(names, np.array([math.nan]))
         scores = {
-            items.name: float(hits(model, items, "features", device).mean())
+            items.name: hits(model, items, "features", device).astype(float)
             for items in self._items
         }
         if self._loss is not None:
-            scores[LANGUAGE] = float(self._loss(model).mean())
+            scores[LANGUAGE] = self._loss(model)
         return scores
 
     def changes(self) -> dict[str, float]:
@@ -229,55 +283,101 @@ class ForgettingCallback(TrainerCallback):  # type: ignore[misc]
         style.legend(figure, looks)
         return style.captioned(figure, "Changes from the start of the training; below 0 is worse.")
 
-    def _act(self, control: TrainerControl, at: int, model: torch.nn.Module) -> None:
-        """Do what `action` says if a change is below its limit; else keep the weights for it."""
+    def _below(self) -> dict[str, float]:
+        """Return the limits that changes are below; one that is not a number is, too."""
         below = {}
         for name, change in self.changes().items():
-            limit = self.limits.get(name)
-            if limit is None and name != LANGUAGE:
-                limit = self.limits.get("features")
-            if limit is not None and not change >= limit:  # not a number is below, too
-                below[name] = f"{name} {change:+.3f} (limit {limit:g})"
+            default = None if name == LANGUAGE else self.limits.get("features")
+            limit = self.limits.get(name, default)
+            if limit is not None and not change >= limit:
+                below[name] = limit
+        return below
+
+    def _keep(self, at: int, model: torch.nn.Module) -> None:
+        """Copy the weights of a step, if they may have to be restored."""
+        if self.action == "restore":
+            model = _inner(model)
+            copies = {
+                name: value.detach().cpu().clone() for name, value in model.state_dict().items()
+            }
+            self._kept = at, copies
+
+    def _act(
+        self,
+        control: TrainerControl,
+        at: int,
+        model: torch.nn.Module,
+        items: Mapping[str, Floats],
+        rate: float,
+    ) -> None:
+        """Warn of changes below their limits; do what `action` says if one is shown to be."""
+        below, changes = self._below(), self.changes()
         if not below:
-            if self.action == "restore":
-                weights = model.state_dict()
-                copies = {name: value.detach().cpu().clone() for name, value in weights.items()}
-                self._kept = at, copies
+            self._keep(at, model)
             return
-        text = f"ForgettingCallback: step {at}: changes below their limits: "
-        text += ", ".join(below.values())
-        if self.action != "warn":
+        texts, shown = [], False
+        for name, limit in below.items():
+            one, two = np.asarray(self.first[name]), items[name]
+            text, high = f"{name} {changes[name]:+.3f}", -math.inf
+            if math.isfinite(changes[name]):
+                if name == LANGUAGE:
+                    sample, test = mean_change(-one, -two), "texts, paired t test"
+                else:
+                    flips = Flips.of(one.astype(bool), two.astype(bool))
+                    sample, test = flips.sample(), "rows, McNemar's test"
+                low, high = sample.interval(1.0 - rate)
+                text += f" [{low:+.3f}, {high:+.3f}] of {len(one)} {test}"
+            shown = shown or high < limit
+            texts.append(f"{text} (limit {limit:g}{'' if high < limit else ', not shown'})")
+        text = f"ForgettingCallback: step {at}: changes below their limits: {', '.join(texts)}"
+        if shown and self.action != "warn":
             control.should_training_stop = True
             text += "; training stops"
-        if self.action == "restore" and self._kept is not None:
+        if shown and self.action == "restore" and self._kept is not None:
             step, copies = self._kept
             model.load_state_dict(copies)
             text += f" and restores the weights of step {step}"
-        elif self.action == "restore":
+        elif shown and self.action == "restore":
             text += " and keeps its weights, as no earlier ones within the limits were saved"
         warnings.warn(text, stacklevel=2)
 
 
-def _problem(every: Any, budget: Any, texts: Any, limits: Any, action: Any) -> str | None:
-    """Return which option of `ForgettingCallback` is out of range, if one is."""
-    for name, value, least in (("every", every, 1), ("texts", texts, FEWEST_TEXTS)):
-        if not isinstance(value, int) or value < least:
-            return f"{name} must be {least} or more"
-    if not isinstance(budget, int | float) or not 0.0 < budget <= 1.0:
+def _problem(given: Any) -> str | None:
+    """Return which argument of `ForgettingCallback` is out of range, if one is."""
+
+    def is_number(value: Any, kind: Any = Real) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool) and abs(value) < 1e300
+
+    least = {"every": 1, "rows": FEWEST_ROWS, "texts": FEWEST_TEXTS, "seed": 0}
+    for name, number in least.items():
+        if not is_number(value := getattr(given, name), Integral) or value < number:
+            return f"{name} must be a whole number of {number} or more"
+    if not is_number(given.budget) or not 0.0 < given.budget <= 1.0:
         return "budget must be above 0 and at most 1"
-    if action not in ("warn", "stop", "restore"):
-        return f"action {action!r} is unknown; use warn, stop or restore"
-    is_mapping = limits is None or isinstance(limits, Mapping)
-    if is_mapping and all(isinstance(v, int | float) and v <= 0 for v in (limits or {}).values()):
+    if given.action not in ("warn", "stop", "restore"):
+        return f"action {given.action!r} is unknown; use warn, stop or restore"
+    if not isinstance(given.tasks, Sequence) or {*map(type, given.tasks)} - {str}:
+        return "tasks must be a list of names"
+    if not given.tasks and given.corpus is None:
+        return "there is nothing to score: name tasks, or a corpus"
+    if not isinstance(given.corpus, str | None) or not isinstance(given.data, str | Path | None):
+        return "corpus and data must be names or paths"
+    limits = {} if given.limits is None else given.limits
+    if isinstance(limits, Mapping) and all(is_number(v) and v <= 0 for v in limits.values()):
         return None
     return (
         "limits must map tasks or 'language' to numbers of 0 or less, such as {\"language\": -0.5}"
     )
 
 
+def _inner(model: Any) -> Any:
+    """Return a model without the wrapper of its adapters."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def _audited(model: Any, tokenizer: Any) -> AuditedModel:
     """Return the model that a Trainer trains, as one under audit."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = _inner(model)
     if tokenizer is None or not hasattr(tokenizer, "pad_token_id"):
         raise ModelError(
             "ForgettingCallback: the Trainer has no tokenizer. Give it as processing_class."

@@ -8,7 +8,7 @@ from typing import Any
 
 from clbench.core.errors import DataError, join_names, named
 from clbench.core.files import digest, read_file
-from clbench.tasks.spec import SPLITS, HubTaskSpec
+from clbench.tasks.spec import SPLITS, HubTaskSpec, label_name
 from clbench.tasks.tables import Table, TableTask, check_columns
 from clbench.tasks.task import Task, TaskSource
 
@@ -66,7 +66,7 @@ class HubTask(TableTask):
                 codes = cells[column]
                 cells[column] = [None if c in (None, -1) else classes[c] for c in codes]
         if names and spec.label in decoded:
-            names = [name for name in names if name not in (spec.without or ())]
+            names = [name for name in map(label_name, names) if name not in (spec.without or ())]
             if spec.labels and sorted(names) != sorted(spec.labels):
                 raise DataError(
                     f"{where}: the classes are {join_names(names)}, but `labels` are "

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
+from unicodedata import normalize
 
 import pydantic
 from pydantic_core import PydanticCustomError
@@ -340,7 +341,8 @@ OwnTaskTable = Annotated[
 def label_name(value: Any) -> Any:
     """Return a label as text, so that 1, 1.0 and "1" are one class; None if it is missing.
 
-    Whole floats lose their point, as columns of whole numbers with gaps are read as floats.
+    Whole floats lose their point, as columns of whole numbers with gaps are read as floats. Text is
+    in Unicode's form NFC, in which a letter with an accent is one character.
     """
     if value is None or value != value:
         return None
@@ -348,7 +350,7 @@ def label_name(value: Any) -> Any:
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value).strip() or None
+    return normalize("NFC", str(value)).strip() or None
 
 
 LabelName = Annotated[

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,17 +120,7 @@ class Table:
         labels = [label_name(cell) for cell in self._labels()]
         where = f"{self.where}: column {self.spec.label!r} (key 'label')"
         first_rows = dict(zip(labels[::-1], self.positions[::-1], strict=True))
-        names = sorted(first_rows)
-        spellings: dict[float | str, str] = {}
-        for name in names:
-            number = _as_number(name)
-            other = spellings.setdefault(number if math.isfinite(number) else name, name)
-            if other != name:
-                raise errors.DataError(
-                    f"{where} has {other!r} on {self.at(first_rows[other])} and {name!r} on "
-                    f"{self.at(first_rows[name])}. Write each number in one way, or list the "
-                    "classes in `labels`."
-                )
+        names = _check_spellings(first_rows, where, self.at)
         if len(names) > MANY_CLASSES and 2 * len(names) > len(labels):
             raise errors.DataError(
                 f"{where} has {len(names)} different values in {len(labels)} rows, too many for "
@@ -142,7 +133,7 @@ class Table:
                 f"classes.{UNLABELLED if names == ['-1'] else ''}"
             )
         try:
-            return sorted(names, key=int)
+            return names if "_" in "".join(names) else sorted(names, key=int)
         except ValueError:
             return names
 
@@ -224,10 +215,35 @@ def check_columns(columns: Sequence[str], header: Sequence[str], where: str) -> 
             raise errors.DataError(f"{where}: there is no column {column!r}.{hint}")
 
 
+def _check_spellings(
+    first_rows: Mapping[str, int], where: str, at: Callable[[int], str]
+) -> list[str]:
+    """Return labels, sorted; raise a DataError if two of them are the same number."""
+    spellings: dict[float | str, str] = {}
+    for name in (names := sorted(first_rows)):
+        number = _as_number(name)
+        other = spellings.setdefault(number if math.isfinite(number) else name, name)
+        if other != name:
+            raise errors.DataError(
+                f"{where} has {other!r} on {at(first_rows[other])} and {name!r} on "
+                f"{at(first_rows[name])}. Write each number in one way, or list the classes in "
+                "`labels`."
+            )
+    return names
+
+
+def _as_written(text: str, column: str) -> Iterator[Any]:
+    """Yield the cells of a column of JSON Lines, numbers as they are written."""
+    decoder, at = json.JSONDecoder(parse_int=str, parse_float=str), 0
+    while start := re.compile(r"\s*(?=\S)").match(text, at):
+        row, at = decoder.raw_decode(text, start.end())
+        yield row.get(column)
+
+
 def _as_number(label: Any) -> float:
-    """Return a label as a number; NaN if it is none."""
+    """Return a label as a number; NaN if it is none. Python also reads 1_0 as a number."""
     try:
-        return float(label)
+        return math.nan if "_" in str(label) else float(label)
     except (TypeError, ValueError):
         return math.nan
 
@@ -341,7 +357,8 @@ class FileTask(TableTask):
     def _read(self, base: Path, split: Split, *more: str) -> Table:
         import pyarrow as pa
         from pyarrow import csv as tables
-        from pyarrow import json, parquet
+        from pyarrow import json as json_lines
+        from pyarrow import parquet
 
         spec, where, content = self.spec, self._where(split), self._content(base, split)
         kind, buffer = spec.format_of(spec.paths[split]), pa.BufferReader(content)
@@ -355,7 +372,7 @@ class FileTask(TableTask):
             if kind == "parquet":
                 table = parquet.ParquetFile(buffer).read()
             elif kind == "jsonl":
-                table = json.read_json(buffer, json.ReadOptions(**block))
+                table = json_lines.read_json(buffer, json_lines.ReadOptions(**block))
             else:
                 table = tables.read_csv(
                     buffer,
@@ -369,6 +386,12 @@ class FileTask(TableTask):
                 )
             check_columns(columns, table.column_names, where)
             cells = {column: table.column(column).to_pylist() for column in columns}
+            is_float = pa.types.is_floating(table.column(spec.label).type)  # where 1 becomes 1.0
+            if kind == "jsonl" and is_float and spec.has_classes and not spec.labels:
+                written = [*_as_written(content.decode("utf-8-sig"), spec.label)]
+                rows = {str(label): row for row, label in reversed([*enumerate(written)])}
+                column = f"{where}: column {spec.label!r} (key 'label')"
+                _check_spellings(rows, column, lambda row: f"line {line(row)}")
         except (pa.ArrowException, OSError, ValueError) as error:
             if kind != "parquet" and (problem := not_utf8(content, spec.paths[split])):
                 raise errors.DataError(f"{where}{problem}") from error

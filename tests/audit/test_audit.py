@@ -18,10 +18,11 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from clbench.audit.audit import Audit, audit
 from clbench.audit.changes import Change, Flips, TaskChange
-from clbench.audit.items import Items, load_items, probe
-from clbench.audit.models import load_base, load_tuned
+from clbench.audit.items import Items, class_order, load_items, probe
+from clbench.audit.mend import mend
+from clbench.audit.models import load_base, load_tuned, same_names
 from clbench.audit.page import check_folder, default_folder, headline, write_audit
-from clbench.audit.weights import cka, mend
+from clbench.audit.weights import cka
 from clbench.cli.app import main
 from clbench.cli.audit import failures, parse_condition, parse_requirement
 from clbench.core.errors import ClbenchError, SettingsError
@@ -435,7 +436,7 @@ def test_weights_that_are_not_finite_are_refused(copy: Copy) -> None:
         audit("tiny", [copy(spoil, classes=("a", "b"))], **QUICK)
 
 
-def test_other_tokenizers_and_orders_of_classes_are_refused(copy: Copy) -> None:
+def test_other_tokenizers_are_refused(copy: Copy) -> None:
     folder = Path(copy())
     tokens = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = tokens["model"]["vocab"]
@@ -443,8 +444,63 @@ def test_other_tokenizers_and_orders_of_classes_are_refused(copy: Copy) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(tokens))
     with pytest.raises(ClbenchError, match="its tokenizer is not that of 'tiny'"):
         audit("tiny", [str(folder)], **QUICK)
+
+
+ACUTE, COMBINING = "caf\u00e9", "cafe\u0301"
+
+
+@pytest.mark.parametrize(
+    ("names", "others", "order"),
+    [
+        (("a", "b"), ("b", "a"), [1, 0]),
+        (("Negative", "Positive"), ("positive", "negative"), [1, 0]),
+        (("a", "A"), ("A", "a"), [1, 0]),
+        (("a", "A"), ("a", "a"), None),
+        (("a", "A"), ("b", "B"), None),
+        ((ACUTE, "tea"), ("Tea", COMBINING), [1, 0]),
+        (("a", "b"), ("a", "b", "c"), None),
+    ],
+)
+def test_names_of_classes_match_in_any_form_that_is_not_ambiguous(
+    names: tuple[str, ...], others: tuple[str, ...], order: list[int] | None
+) -> None:
+    assert same_names(names, others) == order
+
+
+@pytest.mark.parametrize(
+    ("base", "tuned"),
+    [
+        (("a", "b"), ("b", "a")),
+        (("negative", "positive"), ("Positive", "Negative")),
+        ((ACUTE, "tea"), ("tea", COMBINING)),
+    ],
+)
+def test_another_order_of_classes_is_refused(
+    copy: Copy, base: tuple[str, ...], tuned: tuple[str, ...]
+) -> None:
     with pytest.raises(ClbenchError, match="in another order"):
-        audit(copy(classes=("a", "b")), [copy(classes=("b", "a"))], **QUICK)
+        audit(copy(classes=base), [copy(classes=tuned)], **QUICK)
+
+
+def test_the_output_for_a_class_is_that_of_its_name(copy: Copy) -> None:
+    for names in (("Positive", "negative"), ("NEGATIVE", "POSITIVE")):
+        order = class_order(load_base(copy(classes=names)), items_of())
+        assert order == [["negative", "positive"].index(name.lower()) for name in names]
+
+
+def test_names_of_classes_are_numbers_or_text(copy: Copy) -> None:
+    folder = Path(copy(classes=("a", "b")))
+    config = json.loads((folder / "config.json").read_text())
+
+    def name(*names: object) -> str:
+        table = dict(enumerate(names))
+        (folder / "config.json").write_text(json.dumps({**config, "id2label": table}))
+        return str(folder)
+
+    assert load_base(name(0, 1)).classes == ("0", "1")
+    for names in (("a", None), ("a", " ")):
+        with pytest.raises(ClbenchError, match=r"does not name class 1\. Name the classes 0 to 1"):
+            audit(name(*names), [str(folder)], **QUICK)
 
 
 def test_a_folder_without_tokenizer_takes_the_base_models(copy: Copy) -> None:
@@ -464,6 +520,7 @@ def test_a_folder_without_tokenizer_takes_the_base_models(copy: Copy) -> None:
         ({"rows": 20}, "must be 50 or more"),
         ({"texts": 20}, "must be 30 or more"),
         ({"detect": 1.5}, "detect=1.5"),
+        ({"rows": 50.5}, "must be 50 or more"),
         ({"margin": 0.0}, "margin=0"),
         ({"data": "/nowhere"}, "there is no folder"),
     ],

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModel
 
-from clbench.audit.items import load_items
+from clbench.audit.changes import Flips, judge
+from clbench.audit.items import Items, load_items
+from clbench.audit.mend import Mended, Point, losses, mend
 from clbench.audit.models import load_base, load_tuned
-from clbench.audit.weights import DEPTHS, TUNED, Mended, Mixer, Mixture, Point, largest, mend
+from clbench.audit.weights import DEPTHS, TUNED, Mixer, Mixture, largest
 from clbench.cli.app import main
 from clbench.core.errors import ClbenchError
+from clbench.core.files import whole_folder
 from clbench.models.locate import TINY
 
 Copy = Callable[..., str]
-TASKS = {"keep": ["synthetic/sentiment"], "learn": "synthetic/acceptability"}
+TASKS: Any = {"keep": ["synthetic/sentiment"], "learn": "synthetic/acceptability"}
 
 
 def blur(model: Any) -> None:
@@ -54,6 +59,22 @@ def test_mixtures_are_interpolations(copy: Copy) -> None:
         assert torch.equal(value, (one if is_upper else two)[name]), name
     mixer.apply(TUNED)
     assert all(torch.equal(value, two[name]) for name, value in current().items())
+
+
+def test_heads_are_mixed_only_where_their_classes_are_the_same(copy: Copy) -> None:
+    def noisy(model: Any) -> None:
+        model.classifier.weight.add_(1.0)
+
+    base = load_base(copy(classes=("no", "yes")))
+    for names, mixes in (
+        (("No", "Yes"), True),
+        (("LABEL_0", "LABEL_1"), True),
+        (("a", "b"), False),
+    ):
+        tuned = load_tuned(copy(noisy, classes=names), base)
+        before = tuned.model.classifier.weight.detach().clone()
+        Mixer(base, tuned).apply(Mixture(0.5))
+        assert torch.equal(tuned.model.classifier.weight, before) != mixes
 
 
 def test_trimming_keeps_the_largest_changes() -> None:
@@ -100,6 +121,92 @@ def test_damage_is_undone_on_rows_that_the_sweep_did_not_see(damaged: tuple[str,
     assert again
 
 
+def test_a_mixture_that_makes_a_task_worse_is_not_written(
+    copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deep" / "out"
+    words = ["mend", copy(blur), "tiny", "--keep", "synthetic/acceptability", "--out", str(out)]
+    words += ["--learn", "synthetic/sentiment", "--rows", "200", "--alpha", "0.1"]
+    assert main(words) == 1
+    shown = capsys.readouterr()
+    assert re.search(r"synthetic/acceptability .* worse\n", shown.out)
+    assert "makes synthetic/acceptability worse" in shown.err
+    assert "Nothing is written" in shown.err
+    assert "no task is shown to be better" not in shown.out
+    assert not [*tmp_path.iterdir()]
+    assert main([*words, "--force"]) == 0
+    assert (out / "model.safetensors").is_file()
+    assert "| worse |" in (out / "README.md").read_text()
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def test_a_share_that_is_not_worse_is_offered_instead(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, tuned = weights(TINY), copy(blur)
+    name = "encoder.layer.3.output.dense.weight"
+    moved = weights(tuned)[name] - base[name]
+
+    def hits(model: Any, items: Items, part: Any, device: Any) -> Any:
+        """The sweep (100 rows) likes α = .3 best, then .7; the other 200 rows lose by .3."""
+        value = dict(model.backbone.named_parameters())[name].detach()
+        alpha = round(float(((value - base[name]) / moved).median()), 1)
+        right = np.zeros(len(items.rows), dtype=bool)
+        share = {0.3: 0.9, 0.7: 0.8}.get(alpha, 0.5)
+        if len(items.rows) == 200:
+            share = 0.2 if alpha == 0.3 and items.name == TASKS["keep"][0] else 0.5
+        right[: round(share * len(right))] = True
+        return right
+
+    monkeypatch.setattr("clbench.audit.mend.hits", hits)
+    monkeypatch.setattr("clbench.audit.mend.SWEEP_ROWS", 100)
+    mended, _ = mend("tiny", tuned, rows=200, **TASKS)
+    assert mended.chosen == Mixture(0.3)
+    assert mended.worse == TASKS["keep"]
+    assert mended.instead == Mixture(0.7)
+
+
+def test_a_loss_of_the_task_learned_is_the_price_of_a_gain() -> None:
+    def judged(keep: int, learn: int) -> list[str]:
+        flips = {"k": Flips(max(-keep, 0), max(keep, 0), 500)}
+        flips["l"] = Flips(max(-learn, 0), max(learn, 0), 500)
+        return losses(judge({name: each.sample() for name, each in flips.items()}, 0.02), "l")
+
+    assert judged(100, -100) == []
+    assert judged(0, -100) == ["l"]
+    assert judged(-100, 100) == ["k"]
+    assert judged(-100, -100) == ["k", "l"]
+
+
+def test_a_mended_model_needs_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").mkdir()
+    with whole_folder(tmp_path / "out") as folder:
+        (folder / "file").write_text("x")
+        assert not (tmp_path / "out" / "file").exists()
+        with pytest.raises(ClbenchError, match="in use"), whole_folder(tmp_path / "out"):
+            pass
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["file"]
+    with pytest.raises(ClbenchError, match="is not empty"), whole_folder(tmp_path / "out"):
+        pass
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ClbenchError, match="cannot be replaced"), whole_folder(Path()):
+        pass
+    (tmp_path / ".a.part").mkdir()  # what a killed process left
+    (tmp_path / ".a.part" / "half").write_text("x")
+    with whole_folder(tmp_path / "a") as folder:
+        (folder / "whole").write_text("x")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["whole"]
+    with whole_folder(tmp_path / "b" / "c"):
+        pass
+    with pytest.raises(KeyError), whole_folder(tmp_path / "b" / "c"):
+        raise KeyError
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "here", "out"]
+
+
 def test_the_sweep_and_the_final_scores_use_different_rows() -> None:
     (items,) = load_items(["synthetic/sentiment"], data=None, rows=300)
     sweep, final = items.split(100)
@@ -127,6 +234,9 @@ def test_the_front_holds_the_points_that_none_beats() -> None:
 def test_bad_input_is_refused(copy: Copy, tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(ClbenchError, match="name each task only once"):
         mend("tiny", copy(), keep=["synthetic/sentiment"], learn="synthetic/sentiment")
+    for alpha in (0.0, 1.5, float("nan")):
+        with pytest.raises(ClbenchError, match=r"alpha=.*: must be between 0 and 1"):
+            mend("tiny", copy(), alpha=alpha, **TASKS)
     with pytest.raises(ClbenchError, match=r"rows=.*: must be 50"):
         mend("tiny", copy(), keep=["synthetic/sentiment"], learn="synthetic/paraphrase", rows=20)
     (tmp_path / "full").mkdir()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -15,9 +17,12 @@ from transformers import (
     DataCollatorWithPadding,
     Trainer,
     TrainerCallback,
+    TrainerControl,
+    TrainerState,
     TrainingArguments,
 )
 
+from clbench.audit.changes import Flips
 from clbench.core.errors import ClbenchError
 from clbench.hf import ForgettingCallback
 from clbench.models.locate import TINY, TINY_GPT
@@ -135,6 +140,55 @@ def test_a_training_that_resumes_keeps_its_start(tmp_path: Path) -> None:
     assert again.curve == whole.curve
 
 
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        ({"rows": 60}, "rows"),
+        ({"texts": 50}, "texts"),
+        ({"seed": 1}, "seed"),
+        ({"corpus": None}, ""),
+    ],
+)
+def test_what_is_scored_may_not_change_when_a_training_resumes(
+    tmp_path: Path, options: dict[str, Any], changed: str
+) -> None:
+    first = watch(every=4)
+    make_trainer(tmp_path, first, max_steps=4, save_strategy="steps", save_steps=4).train()
+    resumed = TrainerState.load_from_json(str(tmp_path / "checkpoint-4" / "trainer_state.json"))
+    same, other = watch(), watch(**options)
+    same._resume(resumed)
+    assert steps(same) == [0]  # the last scoring is after the checkpoint
+    assert len(same.first[TASK]) == 100
+    with pytest.raises(
+        ClbenchError, match=rf"{changed or 'corpus'}.* changed since the checkpoint"
+    ):
+        other._resume(resumed)
+    resumed.stateful_callbacks = {}  # as in checkpoints of earlier versions
+    with pytest.raises(ClbenchError, match="changed since the checkpoint"):
+        same._resume(resumed)
+
+
+@pytest.mark.parametrize(("lost", "stops"), [(4, False), (40, True)])
+def test_only_a_change_that_is_shown_stops_the_training(lost: int, stops: bool) -> None:
+    callback, control = watch(limits={"features": -0.02}, action="stop"), TrainerControl()
+    now = np.ones(100)
+    now[:lost] = 0.0
+    callback.first = {TASK: [1.0] * 100}
+    callback.curve = [{TASK: 1.0, "step": 0}, {TASK: now.mean(), "step": 4}]
+    low, high = Flips(lost, 0, 100).interval(0.99)
+    text = f"{TASK} {-lost / 100:+.3f} [{low:+.3f}, {high:+.3f}] of 100 rows, McNemar's test (limit"
+    with pytest.warns(UserWarning, match=re.escape(text)) as caught:
+        callback._act(control, 4, torch.nn.Linear(1, 1), {TASK: now}, 0.01)
+    assert ("not shown" in str(caught[0].message)) != stops
+    assert control.should_training_stop == stops
+
+
+def test_scorings_that_the_budget_does_not_count_are_said(tmp_path: Path) -> None:
+    text = r"took \d+% of the time: [\d.]+ s for the first and the last one, which the budget of 1%"
+    with pytest.warns(UserWarning, match=text):
+        make_trainer(tmp_path, watch(budget=0.01), max_steps=1).train()
+
+
 def test_adapters_in_trls_trainer_are_watched(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     peft = pytest.importorskip("peft")
@@ -158,13 +212,25 @@ def test_adapters_in_trls_trainer_are_watched(tmp_path: Path) -> None:
 
 def test_wrong_settings_are_refused() -> None:
     for options, message in (
-        ({"every": 0}, "every must be 1"),
-        ({"every": "a"}, "every must be 1"),
+        ({"every": 0}, "every must be a whole number of 1"),
+        ({"every": "a"}, "every must be a whole number of 1"),
         ({"budget": 0}, "budget"),
-        ({"rows": 40}, "rows=40: must be 50"),
-        ({"texts": 10}, "texts must be 30"),
+        ({"rows": 40}, "rows must be a whole number of 50"),
+        ({"texts": 10}, "texts must be a whole number of 30"),
         ({"limits": -0.1}, "limits must map"),
         ({"limits": {"language": 0.5}}, "limits must map"),
+        ({"limits": {"language": float("-inf")}}, "limits must map"),
+        ({"every": float("nan")}, "every must be a whole number"),
+        ({"every": 2.5}, "every must be a whole number"),
+        ({"every": True}, "every must be a whole number"),
+        ({"rows": 50.5}, "rows must be a whole number"),
+        ({"seed": -1}, "seed must be a whole number"),
+        ({"budget": float("nan")}, "budget"),
+        ({"tasks": [1]}, "tasks must be"),
+        ({"tasks": None}, "tasks must be"),
+        ({"tasks": [], "corpus": None}, "nothing to score"),
+        ({"corpus": 7}, "corpus and data must be"),
+        ({"data": 7}, "corpus and data must be"),
         ({"data": "/nowhere"}, "there is no folder"),
         ({"action": "panic"}, "action 'panic'"),
         ({"limits": {"speed": -1}}, "limits name 'speed'"),

@@ -47,6 +47,9 @@ def error(table: Table) -> str:
         (("NA", "null"), ["NA", "null"]),
         (("nan", "inf", "nan"), ["inf", "nan"]),
         ((" 1", "0 ", "1"), ["0", "1"]),
+        (("1_0", "9", "10"), ["10", "1_0", "9"]),  # Python's int() reads 1_0 as 10
+        (("caf\u00e9", "cafe\u0301", "a"), ["a", "caf\u00e9"]),
+        (("a", "A"), ["A", "a"]),
     ],
 )
 def test_classes_are_the_labels_that_occur_in_order(labels: Any, names: list[str]) -> None:
@@ -87,6 +90,7 @@ def test_whole_numbers_are_names_or_positions() -> None:
             "label 'spma' on row 1 (counted from 0) is not among `labels`. Did you mean 'spam'",
         ),
         (columns("1", "x", regression=True), "'x' in column 'label' on row 1 (counted from 0) is"),
+        (columns("1", "1_0", regression=True), "'1_0' in column 'label' on row 1 (counted from 0)"),
         (columns("1", "inf", regression=True), "on row 1 (counted from 0) is not a number up to"),
         (columns(True, False, regression=True), "true in column 'label' on row 0 (counted from 0)"),
         (columns("1", "-1e308", regression=True), "'-1e308' in column 'label' on row 1"),
@@ -204,7 +208,13 @@ def test_typed_labels_keep_their_types_or_are_an_error(load: Callable[..., Task]
     def lines(*labels: Any) -> str:
         return "".join(json.dumps({"text": "a", "label": label}) + "\n" for label in labels)
 
-    assert load(lines(0, 1.0, 1), "t.jsonl").train.labels.tolist() == [0, 1, 1]
+    assert load(lines(0.0, 1.0, 1.0), "t.jsonl").labels == ("0", "1")
+    assert load(lines(0, 1.0, 0), "t.jsonl").train.labels.tolist() == [0, 1, 0]
+    for mixed in (lines(0, 1.0, 1), lines(0, 1.0, 1).replace("\n", " ")):
+        with pytest.raises(DataError, match=r"'label'\) has '1' on row 2 and '1\.0' on row 1"):
+            load(mixed, "t.jsonl")
+    assert load(lines(0, 1.0, 1), "t.jsonl", labels=[0, 1]).train.labels.tolist() == [0, 1, 1]
+    assert load(lines(0, 1.0, 1), "t.jsonl", regression=True).train.labels.tolist() == [0, 1, 1]
     for labels in ((1, "1", 0), (True, 1)):
         with pytest.raises(DataError, match=r"not a valid jsonl file .*label\) changed from"):
             load(lines(*labels), "t.jsonl")
