@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import PIL.Image
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from joblib import Parallel, cpu_count, delayed
+from joblib import cpu_count
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -42,15 +42,9 @@ from clbench.report.content import (
     read_runs,
 )
 from clbench.report.question import MARKS, paper_note, pictures
-from clbench.report.sentences import (
-    Line,
-    control_line,
-    error_rates,
-    remark_lines,
-    verdict_lines,
-)
+from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult
-from clbench.results.chance import at_chance
+from clbench.results.remarks import sentences
 from clbench.results.score_tables import SMOKE
 from clbench.results.store import Store
 from clbench.suite.schema import MEAN, Question
@@ -83,11 +77,10 @@ Drawing = tuple[str, str, str, dict[str, bytes]]
 def draw_all(
     figures: Iterable[tuple[str, str, Figure]], formats: Sequence[str]
 ) -> Iterator[Drawing]:
-    """Draw figures, given with names and titles; drawing starts at once, in the background.
+    """Draw figures, given with names and titles.
 
-    On several cores, other processes draw, unless ``LOKY_MAX_CPU_COUNT=1`` is in the environment.
-    Scripts need no ``if __name__ == "__main__"`` for this. Consume all results: processes that
-    are stopped halfway print warnings.
+    On several cores of Linux, forks draw in the background, at once, unless the process has other
+    threads, whose locks they would copy, or ``LOKY_MAX_CPU_COUNT=1`` is in the environment.
 
     Yields
     ------
@@ -95,20 +88,12 @@ def draw_all(
         Name, title, caption and the result of `draw`, in the order of `figures`.
     """
     jobs = min(MOST_PROCESSES, cpu_count())
-    # Forks need not import anything, but must not copy the locks of other threads.
-    is_light = threading.active_count() == 1 and "torch" not in sys.modules
-    drawings: Iterator[Drawing]
-    if jobs > 1 and is_light and sys.platform == "linux":
-        pool = ProcessPoolExecutor(jobs, get_context("fork"))
-        drawings = pool.map(_draw_one, figures, repeat(formats))
-        pool.shutdown(wait=False)  # after the last figure
-    else:
-        # Other processes cannot be started without a stdout to flush.
-        is_closed = sys.stdout is None or sys.stdout.closed
-        work = Parallel(
-            1 if is_closed else jobs, backend="loky", return_as="generator", batch_size=1
-        )
-        drawings = work(delayed(_draw_one)(each, formats) for each in figures)
+    has_threads = threading.active_count() > 1 or "torch" in sys.modules
+    if jobs == 1 or has_threads or sys.platform != "linux":
+        return map(_draw_one, figures, repeat(formats))
+    pool = ProcessPoolExecutor(jobs, get_context("fork"))
+    drawings = pool.map(_draw_one, figures, repeat(formats))
+    pool.shutdown(wait=False)  # after the last figure
     return drawings
 
 
@@ -311,7 +296,6 @@ def write_report(
         *([GROWN] if _has_grown(suites[0]) else []),
         *([JOINED] if suites[0].get("grown") else []),
         *head_notes(cells),
-        *at_chance(cells),
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
     figures = [write_figure(drawing, folder / "figures", formats) for drawing in drawings]
@@ -349,13 +333,14 @@ def write_report(
 def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
     """Yield titles and lines on the question and on controls, scenario by scenario."""
     question = content.question
+    remarks = sentences(content.rows("comparisons"), question)
     if question.mean_over_scenarios:
         yield MEAN.capitalize(), verdict_lines(content.tables["comparisons"], MEAN, question)
     for scenario in finished_scenarios(content.cells):
         lines = []
         if not question.mean_over_scenarios:
             lines = verdict_lines(content.tables["comparisons"], scenario, question)
-        lines += remark_lines(content.tables["comparisons"], scenario, question)
+        lines += [Line(((f"{text}.", ""),)) for text in remarks.get(scenario, ())]
         if line := control_line(content.tables["controls"], scenario, question):
             lines.append(line)
         if lines:

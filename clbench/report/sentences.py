@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 
 from clbench.core.errors import count
-from clbench.results.remarks import sentences
 from clbench.results.statistics import ALPHA, look_at, spend
 from clbench.suite.schema import FEWEST, MEAN, Question
 from clbench.suite.scores import SCORE
@@ -93,13 +92,6 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
     return lines
 
 
-def remark_lines(comparisons: pd.DataFrame, scenario: str, question: Question) -> list[Line]:
-    """Return lines on collapsed runs of a scenario, and on methods that change nothing."""
-    table = comparisons[comparisons["scenario"] == scenario]
-    rows = table[table["score"].isin(question.scores)].to_dict("records")
-    return [Line(((f"{text}.", ""),)) for text in sentences(rows)]
-
-
 def control_line(controls: pd.DataFrame, scenario: str, question: Question) -> Line | None:
     """Return a line on the methods that do not beat every control; None if all do.
 
@@ -108,7 +100,7 @@ def control_line(controls: pd.DataFrame, scenario: str, question: Question) -> L
     them.
     """
     everything = controls[controls["scenario"] == scenario]
-    table = everything[(everything["verdict"] != "no verdict") | (everything["why"] != "")]
+    table = everything[everything["pairs"] >= FEWEST]
     unbeaten: dict[str, Row] = {}
     for row in table[table["verdict"] != "better"].to_dict("records"):
         unbeaten.setdefault(row["method"], row)

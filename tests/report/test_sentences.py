@@ -7,7 +7,7 @@ import pytest
 from helpers.handmade import three
 from helpers.report_runs import STEADY, cells
 
-from clbench.report.sentences import control_line, error_rates, remark_lines, verdict_lines
+from clbench.report.sentences import control_line, error_rates, verdict_lines
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, controls_frame
 from clbench.suite.schema import MEAN, Question
@@ -221,9 +221,6 @@ def test_a_verdict_that_collapsed_runs_withhold_says_how_many_seeds_it_takes() -
     table = comparisons_frame(cells(**COLLAPSING), Question())
     old, _ = map(str, verdict_lines(table, "pair", Question()))
     assert "no verdict: ewc (runs collapse: to tell it from chance takes 4 seeds or more)" in old
-    assert list(map(str, remark_lines(table, "pair", Question()))) == [
-        "mas: 1 of 3 runs collapsed in p_o."
-    ]
 
 
 def test_an_interim_report_says_that_its_verdicts_do_not_count() -> None:
