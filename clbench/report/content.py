@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from clbench.core.errors import RunFolderError, join_names
@@ -229,8 +230,7 @@ def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
     return list(dict.fromkeys(cell.scenario for cell in cells if cell.status == "ok"))
 
 
-@dataclass(frozen=True)
-class Sparkline:
+class Sparkline(NamedTuple):
     """One curve: its name, an SVG polyline in a box of `WIDTH` × `HEIGHT`, and its values as text.
 
     A single point has no polyline.
@@ -265,24 +265,19 @@ def sparklines(stage: StageRecord) -> list[Sparkline]:
 
 
 def _sparkline(name: str, points: Sequence[tuple[float, float]]) -> Sparkline:
-    steps, values = zip(*points, strict=True)
+    table = np.array(points)
+    (start, first), (end, last) = points[0], points[-1]
     if len(points) == 1:
-        return Sparkline(name, "", f"{values[0]:.4g} at step {steps[0]:g}")
-    low, high = min(values), max(values)
-    text = f"{values[0]:.4g} at step {steps[0]:g}, {values[-1]:.4g} at step {steps[-1]:g}"
-    if low < min(values[0], values[-1]) or high > max(values[0], values[-1]):
-        text += f"; from {low:.4g} to {high:.4g}"
-    x = _scale(steps, WIDTH)
-    y = [HEIGHT - value for value in _scale(values, HEIGHT)]  # y points down in SVG
-    return Sparkline(name, " ".join(f"{a:.3g},{b:.3g}" for a, b in zip(x, y, strict=True)), text)
-
-
-def _scale(values: Sequence[float], size: float) -> list[float]:
-    """Return the positions of values in a box of that size; the middle if all are equal."""
-    low, span = min(values), max(values) - min(values)
-    if not span:
-        return [size / 2] * len(values)
-    return [MARGIN + (size - 2 * MARGIN) * (value - low) / span for value in values]
+        return Sparkline(name, "", f"{first:.4g} at step {start:g}")
+    low, high = table.min(0), table.max(0)
+    text = f"{first:.4g} at step {start:g}, {last:.4g} at step {end:g}"
+    if low[1] < min(first, last) or high[1] > max(first, last):
+        text += f"; from {low[1]:.4g} to {high[1]:.4g}"
+    span = np.where(high > low, high - low, np.inf)
+    shares = np.where(high > low, (table - low) / span, 0.5)
+    box = np.array([WIDTH, HEIGHT]) - 2 * MARGIN
+    lines = [f"{x:.3g},{HEIGHT - y:.3g}" for x, y in MARGIN + box * shares]  # y is down in SVG
+    return Sparkline(name, " ".join(lines), text)
 
 
 MOST_DETAILS = 500
