@@ -3,17 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from clbench.core.errors import RunFolderError, join_names
-from clbench.figures.curves import ANNEALING
 from clbench.methods.base import METHODS
-from clbench.report.question import mark, paper_frame
+from clbench.report.pictures import sparklines
+from clbench.report.sentences import mark, paper_frame
 from clbench.results import score_tables
-from clbench.results.cell import CellResult, StageRecord, plain, summarizer, without_extra_points
+from clbench.results.cell import CellResult, plain, summarizer, without_extra_points
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.published import compare_published
@@ -30,10 +29,8 @@ COSTS = {
     "training_memory_mb": ("memory MB", "peak size of a training step’s tensors, in 10⁶ bytes"),
 }
 """Columns of costs on the page: title and meaning."""
-WIDTH, HEIGHT, MARGIN = 160, 32, 2
-"""Size of a sparkline in pixels, and the margin inside it."""
-NAMES = {"loss": "training loss", "lr": "learning rate", ANNEALING: "λ"}
-"""Names of curves on the page; the engine records the first two at the steps in ``step``."""
+CARD_SCORES = [score for score in SCORES if score.on_card]
+"""Scores of a capability card."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +204,7 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     for row in score_tables.score_rows(cells):
         if row.get("divergence") is None:  # a cell whose model was not measured
             continue
-        for score in card_scores():
+        for score in CARD_SCORES:
             if (value := row.get(score.name)) is not None:
                 key = row["scenario"], row["method"], score.name
                 values.setdefault(key, []).append(value)
@@ -220,25 +217,9 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=fields)
 
 
-def card_scores() -> list[Score]:
-    """Return the scores of a card."""
-    return [score for score in SCORES if score.on_card]
-
-
 def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
     """Return the scenarios with a finished cell, in order."""
     return list(dict.fromkeys(cell.scenario for cell in cells if cell.status == "ok"))
-
-
-class Sparkline(NamedTuple):
-    """One curve: its name, an SVG polyline in a box of `WIDTH` × `HEIGHT`, and its values as text.
-
-    A single point has no polyline.
-    """
-
-    name: str
-    points: str
-    text: str
 
 
 def _stage(cell: CellResult, row: int) -> dict[str, Any]:
@@ -252,32 +233,6 @@ def _stage(cell: CellResult, row: int) -> dict[str, Any]:
         "record": stage,
         "curves": [] if stage is None else sparklines(stage),
     }
-
-
-def sparklines(stage: StageRecord) -> list[Sparkline]:
-    """Return all curves of a stage that hold numbers, scores first."""
-    tasks = stage.curves.get("scores", {})
-    curves = {f"score on {task}": stage.points("scores", task) for task in tasks}
-    for name in ("loss", "lr", *stage.curves):
-        if name not in ("scores", "step"):
-            curves[NAMES.get(name, name)] = stage.points(name)
-    return [_sparkline(name, points) for name, points in curves.items() if points]
-
-
-def _sparkline(name: str, points: Sequence[tuple[float, float]]) -> Sparkline:
-    table = np.array(points)
-    (start, first), (end, last) = points[0], points[-1]
-    if len(points) == 1:
-        return Sparkline(name, "", f"{first:.4g} at step {start:g}")
-    low, high = table.min(0), table.max(0)
-    text = f"{first:.4g} at step {start:g}, {last:.4g} at step {end:g}"
-    if low[1] < min(first, last) or high[1] > max(first, last):
-        text += f"; from {low[1]:.4g} to {high[1]:.4g}"
-    span = np.where(high > low, high - low, np.inf)
-    shares = np.where(high > low, (table - low) / span, 0.5)
-    box = np.array([WIDTH, HEIGHT]) - 2 * MARGIN
-    lines = [f"{x:.3g},{HEIGHT - y:.3g}" for x, y in MARGIN + box * shares]  # y is down in SVG
-    return Sparkline(name, " ".join(lines), text)
 
 
 MOST_DETAILS = 500

@@ -34,15 +34,23 @@ from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures import report_figures
 from clbench.figures.style import ReportData, quiet
 from clbench.report.content import (
+    CARD_SCORES,
     MOST_SCENARIOS,
     Content,
-    card_scores,
     finished_scenarios,
     gather,
     read_runs,
 )
-from clbench.report.question import MARKS, paper_note, pictures
-from clbench.report.sentences import Line, control_line, error_rates, verdict_lines
+from clbench.report.pictures import pictures
+from clbench.report.sentences import (
+    MARKS,
+    Line,
+    control_line,
+    error_rates,
+    paper_note,
+    signed,
+    verdict_lines,
+)
 from clbench.results.cell import CellResult
 from clbench.results.remarks import sentences
 from clbench.results.score_tables import SMOKE
@@ -80,12 +88,8 @@ def draw_all(
     """Draw figures, given with names and titles.
 
     On several cores of Linux, forks draw in the background, at once, unless the process has other
-    threads, whose locks they would copy, or ``LOKY_MAX_CPU_COUNT=1`` is in the environment.
-
-    Yields
-    ------
-    tuple
-        Name, title, caption and the result of `draw`, in the order of `figures`.
+    threads, whose locks they would copy, or ``LOKY_MAX_CPU_COUNT=1`` is in the environment. Yields
+    name, title, caption and the result of `draw`, in the order of `figures`.
     """
     jobs = min(MOST_PROCESSES, cpu_count())
     has_threads = threading.active_count() > 1 or "torch" in sys.modules
@@ -142,9 +146,7 @@ def write_figure(drawing: Drawing, folder: Path, formats: Sequence[str]) -> dict
     """Write the files of a figure; return its values in the page."""
     name, title, caption, files = drawing
     for kind in formats:
-        path = folder / f"{name}.{kind}"
-        with as_folder_error(path):
-            write_atomically(path, files[kind])
+        write_atomically(folder / f"{name}.{kind}", files[kind])
     image = f"data:image/png;base64,{base64.b64encode(files['page']).decode('ascii')}"
     narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
     return {"title": title, "caption": caption, "image": image, "narrow": narrow}
@@ -203,7 +205,7 @@ def _score(value: float | None) -> str:
 
 
 def _signed(value: float | None) -> str:
-    return "–" if value is None else f"{round(value, 3) + 0.0:+.3f}"
+    return "–" if value is None else signed(value)
 
 
 def _amount(value: float | None) -> str:
@@ -321,7 +323,7 @@ def write_report(
         error_rates=[UNKNOWN]
         if stores[0].is_suite_damaged()
         else error_rates(stores[0].looks(), len(seeds), len(claims), int(curves)),
-        card_scores=card_scores(),
+        card_scores=CARD_SCORES,
         figures=figures,
         suites=list(map(_suite, suites)),
         version=__version__,

@@ -42,16 +42,8 @@ def comparisons_frame(
     """Return summaries of all methods, and their differences from the reference.
 
     Differences are taken seed by seed. The comparisons of the primary question share one error
-    rate; only they get a verdict. The others are exploratory: each interval holds on its own.
-
-    Parameters
-    ----------
-    cells
-        Cells of a run; failed ones and references are ignored.
-    question
-        The suite's primary question.
-    alpha
-        Error rate of the primary comparisons.
+    rate, `alpha`; only they get a verdict. The others are exploratory: each interval holds on its
+    own. Failed cells and single-task references are ignored.
 
     Returns
     -------
@@ -232,21 +224,12 @@ def controls_frame(
     (intersection-union test; Berger 1982). The comparisons are exploratory: one family of claims
     over all scenarios, apart from that of the question, with the error rate `alpha`.
 
-    Parameters
-    ----------
-    cells
-        Cells of a run; failed ones and single-task references are ignored.
-    question
-        Names the scores, of which those where less is better count negative, and the reference,
-        whose time is the unit.
-    alpha
-        Error rate of the family.
-
     Returns
     -------
     pandas.DataFrame
         The fields `CONTROL_FIELDS`: for each control and method that is none, the sum of scores
-        that is compared, such as ``p_o + p_s``, the mean training time of the control as a
+        that is compared, such as ``p_o + p_s``, in which those where less is better count negative,
+        the mean training time of the control as a
         multiple of the reference's, and the fields of `Comparison`; ``better`` means that the
         method beats the control, and ``no verdict`` also that one of the two has no finished
         cell. Controls are sorted by time, with one decimal and then by name. Empty if no control

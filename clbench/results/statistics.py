@@ -82,12 +82,7 @@ def summarise(values: Sequence[float], step: float = 0.0) -> Summary:
 class Differences:
     """Differences of a score between a method and the reference, one for each common seed.
 
-    Attributes
-    ----------
-    values
-        Method minus reference.
-    step
-        Smallest difference that the score can show: 1 / rows.
+    `step` is the smallest difference that the score can show: 1 / rows.
     """
 
     values: tuple[float, ...]
@@ -298,19 +293,10 @@ def seeds_needed(
     alpha: float = ALPHA,
     power: float = POWER,
 ) -> int | None:
-    """Return how many seeds show a true difference with a given power.
+    """Return how many seeds show a true mean difference by a two-sided test, at least `FEWEST`.
 
-    Parameters
-    ----------
-    spread, difference
-        Standard deviation of a difference between two cells of one seed, and the true mean.
-    alpha, power
-        Error rate of the single two-sided test, and the probability of showing the difference.
-
-    Returns
-    -------
-    int or None
-        At least `FEWEST`; None if more than `MOST_SEEDS` are needed.
+    `spread` is the standard deviation of a difference between two cells of one seed. None if more
+    than `MOST_SEEDS` are needed.
     """
     from scipy.special import nctdtr
 
@@ -336,17 +322,9 @@ def crossed_interval(table: Floats, level: float = LEVEL, step: float = 0.0) -> 
     Rows may be seeds and columns the rows of a data set, or scenarios. In the model
     x[i, j] = mean + row i + column j + rest with independent random effects, the squared error of
     the mean is (MS rows + MS columns − MS rest) / size, with Satterthwaite's degrees of freedom
-    (Searle, Casella & McCulloch 1992, section 4.3). Fewer than two rows or columns give NaN.
-
-    Parameters
-    ----------
-    table
-        Shape (rows, columns), finite.
-    level
-        Level of the interval.
-    step
-        Smallest change that the mean of a row can show. Its square is added to the variance of
-        the rows' means, as in `compare`.
+    (Searle, Casella & McCulloch 1992, section 4.3). Fewer than two rows or columns give NaN. `step`
+    is the smallest change that the mean of a row can show; its square is added to the variance of
+    the rows' means, as in `compare`.
     """
     a, b = table.shape
     if min(a, b) < 2:
