@@ -212,7 +212,7 @@ def check_same(rng: np.random.Generator) -> None:
                     for g in range(groups)
                 }
                 for (g, name), comparison in compare(family).items():
-                    expected = 1.0 if comparison.seeds_for_verdict else comparison.p
+                    expected = 1.0 if comparison.why else comparison.p
                     np.testing.assert_allclose(expected, p[int(name), g], rtol=1e-9)
 
 

@@ -5,9 +5,10 @@ python -m tools.findings
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -27,7 +28,7 @@ from clbench.results.score_tables import (
     score_rows,
     scores_by_baseline,
 )
-from clbench.results.statistics import Comparison, Differences, compare
+from clbench.results.statistics import Comparison, Differences, Floats, compare, hidden_gap
 from clbench.results.store import Store
 from clbench.suite.baselines import own_values, read_baseline
 from clbench.suite.schema import Question
@@ -91,6 +92,18 @@ def claims_of(cells: Sequence[CellResult], claims: Sequence[Claim] = CLAIMS) -> 
     return [claim for claim in claims if {*claim} <= methods]
 
 
+def mean_and_gap(
+    scenarios: Sequence[str], table: Floats, steps: Mapping[str, float]
+) -> tuple[Differences, float]:
+    """Return differences of means over scenarios, and the smallest gap of collapses they hide.
+
+    `table` has the shape (seeds, scenarios).
+    """
+    columns = zip(scenarios, table.T, strict=True)
+    gap = hidden_gap((Differences(tuple(x), steps[s]) for s, x in columns), len(scenarios))
+    return Differences(tuple(table.mean(1)), step_of_mean(scenarios, steps)), gap
+
+
 def answers(
     cells: Sequence[CellResult],
     margin: float,
@@ -101,14 +114,17 @@ def answers(
     steps, rows = steps_by_scenario(cells), score_rows(cells)
     claims = claims_of(cells, claims)
     groups: dict[tuple[str, str], dict[str, Differences]] = {}
+    gaps: dict[tuple[str, str], float] = {}
     for score in scores:
         values = scores_by_baseline(rows, score)
         for method, reference in claims:
             scenarios, _, table = paired_table(values[method], values[reference])
-            step = step_of_mean(scenarios, {name: steps[name][score] for name in scenarios})
-            some = groups.setdefault((reference, score), {})
-            some[method] = Differences(tuple(table.mean(1)), step)
-    comparisons = compare(groups, margin=margin)
+            sizes = {name: steps[name][score] for name in scenarios}
+            sample, gap = mean_and_gap(scenarios, table, sizes)
+            group = reference, score
+            groups.setdefault(group, {})[method] = sample
+            gaps[group] = min(gap, gaps.get(group, math.inf))
+    comparisons = compare(groups, margin=margin, known_gaps=gaps)
     return {
         (claim, score): comparisons[(claim.reference, score), claim.method]
         for claim in claims
@@ -178,15 +194,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def compared(row: pd.Series[Any]) -> str:
-    """Return a difference with its interval, and the verdict if it is one."""
+    """Return a difference with its interval, and the verdict if it is one or is withheld."""
     text = interval(row["difference"], row["difference_low"], row["difference_high"])
-    return (
-        f"{text} {row['verdict']}" if row["verdict"] in ("better", "worse", "equivalent") else text
-    )
+    has_verdict = row["verdict"] in ("better", "worse", "equivalent", "no verdict")
+    return f"{text} {row['verdict']}" if has_verdict else text
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """Return ``+.012 [−.003, +.027]``; an end next to 0 that excludes it gets a fourth digit."""
+    """Return ``+.012 [−.003, +.027]``; an end next to 0 that excludes it gets a fourth digit.
+
+    Without an interval, as where there is no verdict, the value stands alone.
+    """
+    if math.isnan(low):
+        return signed(value)
     ends = [
         signed(end) if abs(end) >= 0.0005 or low * high <= 0 else signed(end, 4)
         for end in (low, high)
@@ -238,6 +258,7 @@ def kept_table(cells: Sequence[CellResult], question: Question) -> str:
     methods = list(dict.fromkeys(cell.baseline for cell in cells))
     parts = {cell.scenario: cell.scenario_report["parts"] for cell in cells}
     groups: dict[str, dict[str, Differences]] = {}
+    gaps: dict[str, float] = {}
     means: dict[tuple[str, str], float] = {}
     for task, title in enumerate(titles):
         values: Values = {}
@@ -248,12 +269,14 @@ def kept_table(cells: Sequence[CellResult], question: Question) -> str:
             everything = [x for seeds in values[method].values() for x in seeds.values()]
             means[title, method] = fmean(everything)
             scenarios, _, differences = paired_table(values[method], values[question.reference])
-            steps = {name: 1 / parts[name][task - 1]["validation"] for name in scenarios if task}
-            step = step_of_mean(scenarios, steps) if task else 0.0  # of thousands of tokens
+            steps = dict.fromkeys(scenarios, 0.0)  # of thousands of tokens
+            if task:
+                steps = {name: 1 / parts[name][task - 1]["validation"] for name in scenarios}
             if method != question.reference:
-                sample = Differences(tuple(differences.mean(1)), step)
+                sample, gap = mean_and_gap(scenarios, differences, steps)
                 groups.setdefault(title, {})[method] = sample
-    comparisons = compare(groups, margin=question.margin)
+                gaps[title] = min(gap, gaps.get(title, math.inf))
+    comparisons = compare(groups, margin=question.margin, known_gaps=gaps)
     rows = []
     for method in methods:
         texts = [f"`{method}`"]

@@ -18,8 +18,7 @@ from rich.text import Text
 from clbench.core.errors import count, visible
 from clbench.results import score_tables
 from clbench.results.cell import CellResult
-from clbench.results.chance import at_chance
-from clbench.results.remarks import remarks, scores_to_compare, sentences
+from clbench.results.remarks import remarks, sentences
 from clbench.suite.schema import Question
 from clbench.suite.scores import Score
 
@@ -161,12 +160,8 @@ def show_results(
         show_table(console, table)
         signs = score_tables.MARKS.items()
         say("", *(f"{sign} {text}" for flag, (sign, text) in signs if any(r[flag] for r in rows)))
-    values = scores_to_compare([cell for cell in cells if cell.reference_of is None], question)
-    noted = remarks(cells, question, values)
-    for scenario in dict.fromkeys(row["scenario"] for row in noted):
-        some = (r for r in noted if r["scenario"] == scenario and r["score"] in question.scores)
-        say(*(f"{scenario}, {text}" for text in sentences(some)))
-    say(*at_chance(cells))
+    for scenario, texts in sentences(remarks(cells, question), question).items():
+        say(*(f"{scenario}, {text}" for text in texts))
     searches = {
         (cell.family or cell.baseline, cell.search["seconds"]): cell.search
         for cell in cells
@@ -198,18 +193,17 @@ def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
     sign = "±" if (console.encoding or "").lower().startswith("utf") else "+/-"
     order = list(dict.fromkeys(row["scenario"] for row in rows))
     rows = sorted(rows, key=lambda row: order.index(row["scenario"]))
-    table = _layout(rows, scores, sign, costs=True)
     few = [score for score in scores if not score.ratio]
-    narrower = [
-        (False, False, scores),
-        (True, False, scores),
-        (True, False, few),
-        (True, True, few),
-    ]
-    for own_lines, below, shown in narrower:
+    for shown, options in (
+        (scores, {"costs": True}),
+        (scores, {}),
+        (scores, {"own_lines": True}),
+        (few, {"own_lines": True}),
+        (few, {"own_lines": True, "below": True}),
+    ):
+        table = _layout(rows, shown, sign, **options)
         if _widths(table, console).maximum <= console.width:
             break
-        table = _layout(rows, shown, sign, own_lines=own_lines, below=below)
     return table
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 
 from clbench.core.errors import RunFolderError, join_names
-from clbench.figures.curves import ANNEALING
 from clbench.methods.base import METHODS
-from clbench.report.question import mark, paper_frame
+from clbench.report.pictures import sparklines
+from clbench.report.sentences import mark, paper_frame
 from clbench.results import score_tables
-from clbench.results.cell import CellResult, StageRecord, plain, summarizer, without_extra_points
+from clbench.results.cell import CellResult, plain, summarizer, without_extra_points
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.published import compare_published
@@ -29,10 +29,8 @@ COSTS = {
     "training_memory_mb": ("memory MB", "peak size of a training step’s tensors, in 10⁶ bytes"),
 }
 """Columns of costs on the page: title and meaning."""
-WIDTH, HEIGHT, MARGIN = 160, 32, 2
-"""Size of a sparkline in pixels, and the margin inside it."""
-NAMES = {"loss": "training loss", "lr": "learning rate", ANNEALING: "λ"}
-"""Names of curves on the page; the engine records the first two at the steps in ``step``."""
+CARD_SCORES = [score for score in SCORES if score.on_card]
+"""Scores of a capability card."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     for row in score_tables.score_rows(cells):
         if row.get("divergence") is None:  # a cell whose model was not measured
             continue
-        for score in card_scores():
+        for score in CARD_SCORES:
             if (value := row.get(score.name)) is not None:
                 key = row["scenario"], row["method"], score.name
                 values.setdefault(key, []).append(value)
@@ -219,26 +217,9 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=fields)
 
 
-def card_scores() -> list[Score]:
-    """Return the scores of a card."""
-    return [score for score in SCORES if score.on_card]
-
-
 def finished_scenarios(cells: Sequence[CellResult]) -> list[str]:
     """Return the scenarios with a finished cell, in order."""
     return list(dict.fromkeys(cell.scenario for cell in cells if cell.status == "ok"))
-
-
-@dataclass(frozen=True)
-class Sparkline:
-    """One curve: its name, an SVG polyline in a box of `WIDTH` × `HEIGHT`, and its values as text.
-
-    A single point has no polyline.
-    """
-
-    name: str
-    points: str
-    text: str
 
 
 def _stage(cell: CellResult, row: int) -> dict[str, Any]:
@@ -252,37 +233,6 @@ def _stage(cell: CellResult, row: int) -> dict[str, Any]:
         "record": stage,
         "curves": [] if stage is None else sparklines(stage),
     }
-
-
-def sparklines(stage: StageRecord) -> list[Sparkline]:
-    """Return all curves of a stage that hold numbers, scores first."""
-    tasks = stage.curves.get("scores", {})
-    curves = {f"score on {task}": stage.points("scores", task) for task in tasks}
-    for name in ("loss", "lr", *stage.curves):
-        if name not in ("scores", "step"):
-            curves[NAMES.get(name, name)] = stage.points(name)
-    return [_sparkline(name, points) for name, points in curves.items() if points]
-
-
-def _sparkline(name: str, points: Sequence[tuple[float, float]]) -> Sparkline:
-    steps, values = zip(*points, strict=True)
-    if len(points) == 1:
-        return Sparkline(name, "", f"{values[0]:.4g} at step {steps[0]:g}")
-    low, high = min(values), max(values)
-    text = f"{values[0]:.4g} at step {steps[0]:g}, {values[-1]:.4g} at step {steps[-1]:g}"
-    if low < min(values[0], values[-1]) or high > max(values[0], values[-1]):
-        text += f"; from {low:.4g} to {high:.4g}"
-    x = _scale(steps, WIDTH)
-    y = [HEIGHT - value for value in _scale(values, HEIGHT)]  # y points down in SVG
-    return Sparkline(name, " ".join(f"{a:.3g},{b:.3g}" for a, b in zip(x, y, strict=True)), text)
-
-
-def _scale(values: Sequence[float], size: float) -> list[float]:
-    """Return the positions of values in a box of that size; the middle if all are equal."""
-    low, span = min(values), max(values) - min(values)
-    if not span:
-        return [size / 2] * len(values)
-    return [MARGIN + (size - 2 * MARGIN) * (value - low) / span for value in values]
 
 
 MOST_DETAILS = 500

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import PIL.Image
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from joblib import Parallel, cpu_count, delayed
+from joblib import cpu_count
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -34,23 +34,25 @@ from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures import report_figures
 from clbench.figures.style import ReportData, quiet
 from clbench.report.content import (
+    CARD_SCORES,
     MOST_SCENARIOS,
     Content,
-    card_scores,
     finished_scenarios,
     gather,
     read_runs,
 )
-from clbench.report.question import MARKS, paper_note, pictures
+from clbench.report.pictures import pictures
 from clbench.report.sentences import (
+    MARKS,
     Line,
     control_line,
     error_rates,
-    remark_lines,
+    paper_note,
+    signed,
     verdict_lines,
 )
 from clbench.results.cell import CellResult
-from clbench.results.chance import at_chance
+from clbench.results.remarks import sentences
 from clbench.results.score_tables import SMOKE
 from clbench.results.store import Store
 from clbench.suite.schema import MEAN, Question
@@ -83,32 +85,19 @@ Drawing = tuple[str, str, str, dict[str, bytes]]
 def draw_all(
     figures: Iterable[tuple[str, str, Figure]], formats: Sequence[str]
 ) -> Iterator[Drawing]:
-    """Draw figures, given with names and titles; drawing starts at once, in the background.
+    """Draw figures, given with names and titles.
 
-    On several cores, other processes draw, unless ``LOKY_MAX_CPU_COUNT=1`` is in the environment.
-    Scripts need no ``if __name__ == "__main__"`` for this. Consume all results: processes that
-    are stopped halfway print warnings.
-
-    Yields
-    ------
-    tuple
-        Name, title, caption and the result of `draw`, in the order of `figures`.
+    On several cores of Linux, forks draw in the background, at once, unless the process has other
+    threads, whose locks they would copy, or ``LOKY_MAX_CPU_COUNT=1`` is in the environment. Yields
+    name, title, caption and the result of `draw`, in the order of `figures`.
     """
     jobs = min(MOST_PROCESSES, cpu_count())
-    # Forks need not import anything, but must not copy the locks of other threads.
-    is_light = threading.active_count() == 1 and "torch" not in sys.modules
-    drawings: Iterator[Drawing]
-    if jobs > 1 and is_light and sys.platform == "linux":
-        pool = ProcessPoolExecutor(jobs, get_context("fork"))
-        drawings = pool.map(_draw_one, figures, repeat(formats))
-        pool.shutdown(wait=False)  # after the last figure
-    else:
-        # Other processes cannot be started without a stdout to flush.
-        is_closed = sys.stdout is None or sys.stdout.closed
-        work = Parallel(
-            1 if is_closed else jobs, backend="loky", return_as="generator", batch_size=1
-        )
-        drawings = work(delayed(_draw_one)(each, formats) for each in figures)
+    has_threads = threading.active_count() > 1 or "torch" in sys.modules
+    if jobs == 1 or has_threads or sys.platform != "linux":
+        return map(_draw_one, figures, repeat(formats))
+    pool = ProcessPoolExecutor(jobs, get_context("fork"))
+    drawings = pool.map(_draw_one, figures, repeat(formats))
+    pool.shutdown(wait=False)  # after the last figure
     return drawings
 
 
@@ -157,9 +146,7 @@ def write_figure(drawing: Drawing, folder: Path, formats: Sequence[str]) -> dict
     """Write the files of a figure; return its values in the page."""
     name, title, caption, files = drawing
     for kind in formats:
-        path = folder / f"{name}.{kind}"
-        with as_folder_error(path):
-            write_atomically(path, files[kind])
+        write_atomically(folder / f"{name}.{kind}", files[kind])
     image = f"data:image/png;base64,{base64.b64encode(files['page']).decode('ascii')}"
     narrow = int.from_bytes(files["page"][16:20], "big") <= NARROW  # the width in a PNG
     return {"title": title, "caption": caption, "image": image, "narrow": narrow}
@@ -218,7 +205,7 @@ def _score(value: float | None) -> str:
 
 
 def _signed(value: float | None) -> str:
-    return "–" if value is None else f"{round(value, 3) + 0.0:+.3f}"
+    return "–" if value is None else signed(value)
 
 
 def _amount(value: float | None) -> str:
@@ -311,7 +298,6 @@ def write_report(
         *([GROWN] if _has_grown(suites[0]) else []),
         *([JOINED] if suites[0].get("grown") else []),
         *head_notes(cells),
-        *at_chance(cells),
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
     figures = [write_figure(drawing, folder / "figures", formats) for drawing in drawings]
@@ -337,7 +323,7 @@ def write_report(
         error_rates=[UNKNOWN]
         if stores[0].is_suite_damaged()
         else error_rates(stores[0].looks(), len(seeds), len(claims), int(curves)),
-        card_scores=card_scores(),
+        card_scores=CARD_SCORES,
         figures=figures,
         suites=list(map(_suite, suites)),
         version=__version__,
@@ -349,13 +335,14 @@ def write_report(
 def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
     """Yield titles and lines on the question and on controls, scenario by scenario."""
     question = content.question
+    remarks = sentences(content.rows("comparisons"), question)
     if question.mean_over_scenarios:
         yield MEAN.capitalize(), verdict_lines(content.tables["comparisons"], MEAN, question)
     for scenario in finished_scenarios(content.cells):
         lines = []
         if not question.mean_over_scenarios:
             lines = verdict_lines(content.tables["comparisons"], scenario, question)
-        lines += remark_lines(content.tables["comparisons"], scenario, question)
+        lines += [Line(((f"{text}.", ""),)) for text in remarks.get(scenario, ())]
         if line := control_line(content.tables["controls"], scenario, question):
             lines.append(line)
         if lines:

@@ -1,18 +1,30 @@
-"""Verdicts and error rates in sentences."""
+"""Verdicts and error rates in words, and differences as texts for a paper's table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
 from clbench.core.errors import count
-from clbench.results.remarks import sentences
-from clbench.results.statistics import ALPHA, look_at, spend
+from clbench.results.statistics import ALPHA, Verdict, look_at, spend
 from clbench.suite.schema import FEWEST, MEAN, Question
 from clbench.suite.scores import SCORE
 
 Row = Mapping[Any, Any]
+INTERVAL = ("difference", "difference_low", "difference_high")
+MARKS: dict[str, str] = dict(zip(get_args(Verdict), "▲▼=○?", strict=True))
+"""Signs of the verdicts, for readers who see no colours."""
+
+
+def mark(verdict: object) -> str:
+    """Return the sign of a verdict."""
+    return MARKS.get(str(verdict), MARKS["no verdict"])
+
+
+def signed(value: float) -> str:
+    """Return a number with its sign and three digits, never ``-0.000``."""
+    return f"{round(value, 3) + 0.0:+.3f}"
 
 
 @dataclass(frozen=True)
@@ -57,9 +69,6 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
         "better": f"better than {reference}",
         "worse": f"worse than {reference}",
         "equivalent": f"within ±{question.margin:g} of {reference}",
-        "no difference shown": "no difference shown",
-        "no verdict": "no verdict",
-        "too few seeds": "too few seeds",
     }
     lines = []
     for score in question.scores:
@@ -70,9 +79,9 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
             by_verdict.setdefault("too few seeds" if few else row["verdict"], []).append(row)
         less = "" if SCORE[score].higher_is_better else ", less is better"
         parts = [(SCORE[score].subject or f"{SCORE[score].label}{less}", "title")]
-        for verdict, title in titles.items():
+        for verdict in (*MARKS, "too few seeds"):
             if methods := by_verdict.get(verdict):
-                first = len(parts) == 1
+                title, first = titles.get(verdict, verdict), len(parts) == 1
                 parts += [
                     (". " if first else "; ", ""),
                     (title[0].upper() + title[1:] if first else title, verdict),
@@ -93,13 +102,6 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
     return lines
 
 
-def remark_lines(comparisons: pd.DataFrame, scenario: str, question: Question) -> list[Line]:
-    """Return lines on collapsed runs of a scenario, and on methods that change nothing."""
-    table = comparisons[comparisons["scenario"] == scenario]
-    rows = table[table["score"].isin(question.scores)].to_dict("records")
-    return [Line(((f"{text}.", ""),)) for text in sentences(rows)]
-
-
 def control_line(controls: pd.DataFrame, scenario: str, question: Question) -> Line | None:
     """Return a line on the methods that do not beat every control; None if all do.
 
@@ -108,7 +110,7 @@ def control_line(controls: pd.DataFrame, scenario: str, question: Question) -> L
     them.
     """
     everything = controls[controls["scenario"] == scenario]
-    table = everything[(everything["verdict"] != "no verdict") | (everything["why"] != "")]
+    table = everything[everything["pairs"] >= FEWEST]
     unbeaten: dict[str, Row] = {}
     for row in table[table["verdict"] != "better"].to_dict("records"):
         unbeaten.setdefault(row["method"], row)
@@ -133,15 +135,38 @@ def control_line(controls: pd.DataFrame, scenario: str, question: Question) -> L
     return Line(((title, "title"), (f". {text[0].upper()}{text[1:]}.", "")))
 
 
-def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) -> list[str]:
-    """Return sentences on the error rates of the page.
+def paper_frame(comparisons: pd.DataFrame, question: Question) -> pd.DataFrame:
+    """Return the scores of the question and their differences as texts for a paper's table.
 
-    Parameters
-    ----------
-    looks, seeds
-        Planned looks, if any, and the number of seeds that the run has.
-    controls, curves
-        Numbers of claims to beat all controls, and of comparisons of trade-off curves.
+    It has a row for each scenario and method, or for each method if the question is about means
+    over scenarios. Only comparisons of the question have the sign of a verdict.
+    """
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for row in comparisons.to_dict("records"):
+        scenario, method, score = row["scenario"], row["method"], row["score"]
+        if score in question.scores and (scenario == MEAN) == question.mean_over_scenarios:
+            cells = rows.setdefault((scenario, method), {"scenario": scenario, "method": method})
+            spread = "" if row["deviation"] != row["deviation"] else f" ± {row['deviation']:.3f}"
+            label = SCORE[score].label
+            cells[label] = f"{row['mean']:.3f}{spread}"
+            cells[f"{label} − {question.reference}"] = _difference(row).replace("-", "−")
+    frame = pd.DataFrame(list(rows.values())).fillna("")
+    alone = len(frame) and frame["scenario"].nunique() == 1
+    return frame.drop(columns="scenario") if alone else frame
+
+
+def paper_note(question: Question, smoke: str) -> str:
+    """Return the note under the table for a paper."""
+    signs = ", ".join(f"{sign} {verdict}" for verdict, sign in MARKS.items())
+    differences = f"difference from {question.reference}, seed by seed, with its interval"
+    return f"{smoke} Mean ± standard deviation over seeds; {differences}. {signs}.".strip()
+
+
+def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) -> list[str]:
+    """Return sentences on the error rates of a page with that many seeds, after planned `looks`.
+
+    `controls` and `curves` are the numbers of claims to beat all controls, and of comparisons of
+    trade-off curves.
     """
     risk = "the risk of even one wrong “better” or “worse” among them is at most"
     if looks:
@@ -187,11 +212,15 @@ def _describe(row: Row, verdict: str) -> str:
     if verdict in ("no verdict", "too few seeds"):
         why = f" ({row['why']})" if verdict == "no verdict" and row["why"] else ""
         return f"{row['method']}{why}"
-    difference, low, high = (
-        f"{round(row[name], 3) + 0.0:+.3f}"
-        for name in ("difference", "difference_low", "difference_high")
-    )
+    difference, low, high = (signed(row[name]) for name in INTERVAL)
     return f"{row['method']} {difference} ({low} to {high})"
+
+
+def _difference(row: Row) -> str:
+    """Return a difference with its interval and verdict."""
+    at, *ends = ("" if row[name] != row[name] else signed(row[name]) for name in INTERVAL)
+    interval = f" [{', '.join(ends)}]" if all(ends) else ""
+    return f"{at}{interval} {mark(row['verdict'])}".strip() if row["primary"] else at + interval
 
 
 def _join(parts: Sequence[str]) -> str:

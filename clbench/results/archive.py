@@ -6,7 +6,6 @@ into memory and never extracted to the paths that they name.
 
 import io
 import lzma
-import os
 import tarfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -71,7 +70,7 @@ def pack(folder: str | Path) -> Path:
             )
 
         with as_folder_error(path):
-            _write(path, _packed(cells))
+            write_atomically(path, _packed(cells))  # flushed: its sources are deleted next
             for file in files:
                 file.unlink()
             with suppress(OSError):  # it also holds replaced or broken files
@@ -98,20 +97,8 @@ def extract(folder: Path) -> None:
     with as_folder_error(folder / "cells"):
         for name, data in read_archive(folder).items():
             if name not in known:
-                _write(folder / "cells" / name, data)
+                write_atomically(folder / "cells" / name, data)
         (folder / ARCHIVE).unlink(missing_ok=True)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, and flush it to the disk: its source is deleted next."""
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-
-    write_atomically(path, write)
 
 
 def _packed(cells: Mapping[str, bytes]) -> bytes:

@@ -42,16 +42,8 @@ def comparisons_frame(
     """Return summaries of all methods, and their differences from the reference.
 
     Differences are taken seed by seed. The comparisons of the primary question share one error
-    rate; only they get a verdict. The others are exploratory: each interval holds on its own.
-
-    Parameters
-    ----------
-    cells
-        Cells of a run; failed ones and references are ignored.
-    question
-        The suite's primary question.
-    alpha
-        Error rate of the primary comparisons.
+    rate, `alpha`; only they get a verdict. The others are exploratory: each interval holds on its
+    own. Failed cells and single-task references are ignored.
 
     Returns
     -------
@@ -88,14 +80,8 @@ def comparisons_frame(
     }
     lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
     gaps = {
-        (MEAN, score): min(
-            (
-                statistics.modes(sample.values, sample.step)[0] / len(covered)
-                for scenario in covered
-                for sample in groups.get((scenario, score), {}).values()
-                if sample.values
-            ),
-            default=math.inf,
+        (MEAN, score): statistics.hidden_gap(
+            [s for name in covered for s in groups.get((name, score), {}).values()], len(covered)
         )
         for score in question.scores
     }
@@ -125,21 +111,17 @@ def comparisons_frame(
             if method == question.reference:
                 row["why"] = "the reference"
             elif comparison is None:
-                row["why"] = _reason(question.reference, scenario, by_baseline)
                 row |= {"pairs": 0, "verdict": "no verdict" if is_primary else None}
+                lacks = "lacks a scenario" if scenario == MEAN else "has no finished cell"
+                row["why"] = f"{question.reference} {lacks}"
+                if question.reference in by_baseline:
+                    row["why"] = f"no seed in common with {question.reference}"
             else:
-                row |= asdict(comparison)
-                row |= _judgement(comparison, is_primary)
-                row |= _rows(ours, theirs, score)
+                row |= {**asdict(comparison), **_rows(ours, theirs, score)}
+                if not is_primary:
+                    row |= {"verdict": None, "why": "exploratory"}
             rows.append(row)
     return pd.DataFrame(rows, columns=list(FIELDS))
-
-
-def _reason(reference: str, scenario: str, by_baseline: BySeed) -> str:
-    """Return why a method has no comparison."""
-    if reference in by_baseline:
-        return f"no seed in common with {reference}"
-    return f"{reference} {'lacks a scenario' if scenario == MEAN else 'has no finished cell'}"
 
 
 def _means_over_scenarios(
@@ -182,54 +164,23 @@ def differences(
     }
 
 
-def row_flips(cell: CellResult) -> tuple[int, int, int] | None:
-    """Return the rows of the first task, and how many became wrong and right after its stage.
-
-    None if it was not recorded, as for the pretraining and in regression.
-    """
-    before, after = correct_after(cell, 0, 0), correct_after(cell, 0)
-    if before is None or after is None:
-        return None
-    return len(after), int((before & ~after).sum()), int((~before & after).sum())
-
-
-def row_differences(
-    method: Mapping[int, CellResult], other: Mapping[int, CellResult], task: int
-) -> statistics.Floats | None:
-    """Return by how much two methods differ on each row of a task after the last stage.
-
-    Parameters
-    ----------
-    method, other
-        Finished cells of one scenario by seed.
-    task
-        Position of the task in R.
-
-    Returns
-    -------
-    numpy.ndarray or None
-        Shape (common seeds, rows): 1 where only `method` is right, -1 where only `other` is, else
-        0. None without a common seed, or if rows were not recorded or differ in number.
-    """
-    differences = []
-    for seed in sorted(method.keys() & other.keys()):
-        ours, theirs = (correct_after(cells[seed], task) for cells in (method, other))
-        if ours is None or theirs is None or len(ours) != len(theirs):
-            return None
-        differences.append(ours.astype(np.float64) - theirs)
-    if not differences or len({len(row) for row in differences}) > 1:
-        return None
-    return np.stack(differences)
-
-
 def _rows(
     method: Mapping[int, CellResult], reference: Mapping[int, CellResult], score: str
 ) -> dict[str, float]:
-    """Return the difference in the share of right rows, with its interval over seeds and rows."""
+    """Return the difference in the share of right rows, with its interval over seeds and rows.
+
+    Empty without a common seed, or if rows were not recorded or differ in number.
+    """
     task = {"p_o": 0, "p_s": -1}.get(score)
-    table = None if task is None else row_differences(method, reference, task)
-    if table is None:
+    if task is None:
         return {}
+    seeds = sorted(method.keys() & reference.keys())
+    pairs = [[correct_after(cells[s], task) for cells in (method, reference)] for s in seeds]
+    sizes = {None if bits is None else len(bits) for pair in pairs for bits in pair}
+    if len(sizes) != 1 or None in sizes:
+        return {}
+    ours, theirs = np.array(pairs, dtype=np.float64).swapaxes(0, 1)  # seeds × rows
+    table = ours - theirs
     low, high = statistics.crossed_interval(table, step=1.0 / table.shape[1])
     return {
         "rows": table.shape[1],
@@ -242,30 +193,20 @@ def _rows(
 
 
 def _flips(cells: Mapping[int, CellResult]) -> dict[str, float]:
-    """Return the rows of the first task, and the mean numbers that a method lost and gained."""
-    flips = [flip for cell in cells.values() if (flip := row_flips(cell)) is not None]
-    if len(flips) < len(cells) or len({rows for rows, _, _ in flips}) != 1:
+    """Return the rows of the first task, and the mean numbers that a method lost and gained.
+
+    Empty if they were not recorded, as for the pretraining and in regression.
+    """
+    flips = []
+    for cell in cells.values():
+        before, after = correct_after(cell, 0, 0), correct_after(cell, 0)
+        if before is None or after is None:
+            return {}
+        flips.append((len(after), (before & ~after).sum(), (~before & after).sum()))
+    if len({rows for rows, _, _ in flips}) != 1:
         return {}
     rows, lost, gained = map(fmean, zip(*flips, strict=True))
     return {"rows": rows, "rows_lost": lost, "rows_gained": gained}
-
-
-def _judgement(comparison: statistics.Comparison, is_primary: bool) -> dict[str, str | None]:
-    """Return the verdict of a comparison, or why there is none."""
-    if not is_primary:
-        return {"verdict": None, "why": "exploratory"}
-    pairs, why = comparison.pairs, _withheld(comparison)
-    if pairs < FEWEST:
-        why = f"{pairs} common seed{'' if pairs == 1 else 's'}, {FEWEST} are needed"
-    elif comparison.verdict == "no verdict" and not why:
-        why = "the differences do not vary, and the step of the score is unknown"
-    return {"verdict": comparison.verdict, "why": why}
-
-
-def _withheld(comparison: statistics.Comparison) -> str:
-    """Return why collapsed runs withhold a verdict; empty if they do not."""
-    seeds = comparison.seeds_for_verdict
-    return f"runs collapse: to tell it from chance takes {seeds} seeds or more" if seeds else ""
 
 
 def controls_frame(
@@ -283,21 +224,12 @@ def controls_frame(
     (intersection-union test; Berger 1982). The comparisons are exploratory: one family of claims
     over all scenarios, apart from that of the question, with the error rate `alpha`.
 
-    Parameters
-    ----------
-    cells
-        Cells of a run; failed ones and single-task references are ignored.
-    question
-        Names the scores, of which those where less is better count negative, and the reference,
-        whose time is the unit.
-    alpha
-        Error rate of the family.
-
     Returns
     -------
     pandas.DataFrame
         The fields `CONTROL_FIELDS`: for each control and method that is none, the sum of scores
-        that is compared, such as ``p_o + p_s``, the mean training time of the control as a
+        that is compared, such as ``p_o + p_s``, in which those where less is better count negative,
+        the mean training time of the control as a
         multiple of the reference's, and the fields of `Comparison`; ``better`` means that the
         method beats the control, and ``no verdict`` also that one of the two has no finished
         cell. Controls are sorted by time, with one decimal and then by name. Empty if no control
@@ -327,10 +259,13 @@ def controls_frame(
         controls = {cell.baseline: cell.keeps_rows for cell in some if cell.control}
         methods = {name: seeds for name, seeds in by_baseline.items() if name not in controls}
         names = [name for name, keeps_rows in controls.items() if not keeps_rows]
-        for control in dict.fromkeys([*names, question.reference] if names else []):
+        if names:
+            names = list(dict.fromkeys([*names, question.reference]))
+        time = {name: seconds.get(name, math.nan) / unit for name in names}
+        for control in sorted(names, key=lambda c: (math.isnan(time[c]), round(time[c], 1), c)):
             theirs = by_baseline.get(control, {})
             groups[scenario, control] = differences({**methods, control: theirs}, control, step)
-            times[scenario, control] = seconds.get(control, math.nan) / unit
+            times[scenario, control] = time[control]
     claims = {
         (scenario, method)
         for (scenario, _), samples in groups.items()
@@ -345,16 +280,7 @@ def controls_frame(
             row = {"scenario": scenario, "sum": sum_of(scores[scenario])}
             row |= {"control": control, "method": method, "time": times[scenario, control]}
             row |= {"pairs": 0, "verdict": "no verdict", "why": ""}
-            if comparison:
-                row |= {**asdict(comparison), "why": _withheld(comparison)}
-            rows.append(row)
-    order = {scenario: position for position, scenario in enumerate(totals)}
-
-    def by_cost(row: dict[str, Any]) -> tuple[int, bool, float, str]:
-        time = row["time"]
-        return order[row["scenario"]], math.isnan(time), round(time, 1), row["control"]
-
-    rows.sort(key=by_cost)
+            rows.append(row | (asdict(comparison) if comparison else {}))
     return pd.DataFrame(rows, columns=list(CONTROL_FIELDS))
 
 

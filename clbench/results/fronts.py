@@ -103,16 +103,8 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
     """Return the hypervolume of each trade-off curve, and its difference from the reference's.
 
     Differences of `pseudo_volumes` are paired by seed. A curve of more points covers more by chance
-    alone, so only curves with as many points as the reference's are compared.
-
-    Parameters
-    ----------
-    cells
-        Cells of a run; those of baselines without a sweep are ignored.
-    reference
-        The baseline whose curve the others are compared with.
-    alpha
-        Error rate of all comparisons together.
+    alone, so only curves with as many points as the reference's are compared. `alpha` is the error
+    rate of all comparisons together.
 
     Returns
     -------

@@ -1,6 +1,7 @@
-"""Remarks on the methods of a run: collapsed runs, and methods that change nothing."""
+"""Remarks on the methods of a run: on collapses, on missing effects, and on scores at chance."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from clbench.results.cell import CellResult, steps_by_scenario
@@ -14,6 +15,8 @@ BySeed = dict[str, dict[int, float]]  # by baseline and seed
 
 STRENGTHS = ("strength", "importance", "weight", "c", "lambda_s", "rho", "gamma")
 """Names of the setting that says how strongly a method acts, the most telling first."""
+CHANCE = 0.1
+"""Share of the way from a task's floor to 1 below which a score counts as chance."""
 
 
 def scores_to_compare(cells: Sequence[CellResult], question: Question) -> dict[Group, BySeed]:
@@ -29,16 +32,26 @@ def scores_to_compare(cells: Sequence[CellResult], question: Question) -> dict[G
 
 
 def remarks(
-    cells: Sequence[CellResult], question: Question, values: Mapping[Group, BySeed]
+    cells: Sequence[CellResult], question: Question, values: Mapping[Group, BySeed] | None = None
 ) -> list[dict[str, Any]]:
     """Return a row for each scenario, score and method on which there is a remark.
 
     Its keys are ``scenario``, ``score``, ``method``, ``collapsed`` and ``remark``. A run collapsed
     if it lies on the worse side of the two `modes` of its method. A method changes nothing if it
-    ends with the same rows right as the reference, in every task and on all common seeds.
+    ends with the same rows right as the reference, in every task and on all common seeds. It is at
+    chance on a task if its mean score over seeds ends less than `CHANCE` of the way from the score
+    of the best constant answer to 1.
+
+    `values` are those of `scores_to_compare`, if they are known already.
     """
-    steps, without_effect = steps_by_scenario(cells), _without_effect(cells, question.reference)
+    good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
+    steps, others = steps_by_scenario(good), _without_effect(good, question.reference)
+    for (scenario, method, task), shares in _above_floors(good).items():
+        if fmean(shares) < CHANCE:
+            text = f"at chance or below on {task} in the end"
+            others.setdefault((scenario, method), []).append(text)
     rows: list[dict[str, Any]] = []
+    values = scores_to_compare(good, question) if values is None else values
     for (scenario, score), by_baseline in values.items():
         for method, seeds in by_baseline.items():
             n = len(seeds)
@@ -46,35 +59,50 @@ def remarks(
             _, lower = modes(list(seeds.values()), step)
             collapsed = lower if SCORE[score].higher_is_better or not lower else n - lower
             texts = [f"{collapsed} of {n} runs collapsed in {SCORE[score].label}"] * bool(collapsed)
-            texts += filter(None, [without_effect.get((scenario, method))])
-            if texts:
+            if texts := texts + others.get((scenario, method), []):
                 row = {"scenario": scenario, "score": score, "method": method}
                 rows.append({**row, "collapsed": collapsed, "remark": "; ".join(texts)})
     return rows
 
 
-def sentences(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
-    """Return each remark once, behind the names of its methods."""
-    methods: dict[str, dict[str, None]] = {}
+def sentences(rows: Iterable[Mapping[Any, Any]], question: Question) -> dict[str, list[str]]:
+    """Return the remarks on scores of the question by scenario, each once, with its methods."""
+    methods: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:
-        for remark in filter(None, str(row["remark"] or "").split("; ")):
-            methods.setdefault(remark, {})[row["method"]] = None
-    return [f"{', '.join(names)}: {remark}" for remark, names in methods.items()]
+        if row["score"] in question.scores:
+            for remark in filter(None, row["remark"].split("; ")):
+                methods.setdefault((row["scenario"], remark), {})[row["method"]] = None
+    texts: dict[str, list[str]] = {}
+    for (scenario, remark), names in methods.items():
+        texts.setdefault(scenario, []).append(f"{', '.join(names)}: {remark}")
+    return texts
 
 
-def _without_effect(cells: Iterable[CellResult], reference: str) -> dict[tuple[str, str], str]:
+def _without_effect(
+    cells: Sequence[CellResult], reference: str
+) -> dict[tuple[str, str], list[str]]:
     """Return the remark on each scenario and method that changes nothing."""
-    good = [c for c in cells if c.status == "ok" and c.reference_of is None and c.correct]
-    theirs = {(c.scenario, c.seed): c for c in good if c.baseline == reference}
-    remarks: dict[tuple[str, str], str] = {}
+    theirs = {(c.scenario, c.seed): c for c in cells if c.baseline == reference}
+    remarks: dict[tuple[str, str], list[str]] = {}
     changed = set()
-    for cell in good:
+    for cell in cells:
         key, other = (cell.scenario, cell.baseline), theirs.get((cell.scenario, cell.seed))
-        if other is None or other is cell or not any(cell.correct[-1]):
+        if other is None or other is cell or not (cell.correct and any(cell.correct[-1])):
             continue
-        if (cell.correct[-1], cell.R[-1]) != (other.correct[-1], other.R[-1]):
+        if (cell.correct[-1:], cell.R[-1]) != (other.correct[-1:], other.R[-1]):
             changed.add(key)
         settings = cell.settings.get("method", {})
         strength = next((f": raise `{name}`" for name in STRENGTHS if name in settings), "")
-        remarks[key] = f"changes nothing here{strength}"
+        remarks[key] = [f"changes nothing here{strength}"]
     return {key: remark for key, remark in remarks.items() if key not in changed}
+
+
+def _above_floors(cells: Iterable[CellResult]) -> dict[tuple[str, str, str], list[float]]:
+    """Return how far above the floor each method ends, by scenario, method and task."""
+    shares: dict[tuple[str, str, str], list[float]] = {}
+    for cell in cells:
+        for task, score, floor in zip(cell.tasks, cell.R[-1], cell.floors, strict=False):
+            if score is not None and floor is not None and floor < 1.0:
+                above = shares.setdefault((cell.scenario, cell.baseline, task), [])
+                above.append((score - floor) / (1.0 - floor))
+    return shares

@@ -132,15 +132,11 @@ class _Suite(BaseModel):
     grown: bool = False
 
 
-class _SuiteFile(BaseModel):
-    suite: _Suite
-
-
 def parse_suite(content: Any) -> dict[str, Any]:
     """Return the suite in the content of the file; empty if it has another form."""
     try:
-        return _SuiteFile.model_validate(content).suite.model_dump(exclude_unset=True)
-    except ValidationError:
+        return _Suite.model_validate(content["suite"]).model_dump(exclude_unset=True)
+    except (ValidationError, LookupError, TypeError):
         return {}
 
 

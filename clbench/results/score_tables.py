@@ -248,16 +248,8 @@ def overall_frame(
     """Return one row per score and method, over all scenarios of a run.
 
     Differences are modelled as mean + scenario + seed + rest, over the scenarios and seeds that
-    the method and the reference have in common.
-
-    Parameters
-    ----------
-    cells
-        Cells of a run; failed ones and references are ignored.
-    reference
-        The method that the others are compared with.
-    scores
-        Names of scores.
+    the method and the reference have in common. Failed cells and single-task references are
+    ignored.
 
     Returns
     -------

@@ -7,13 +7,14 @@ seed, never between means. `benchmarks/verdicts.py` simulates the error rates of
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
+from clbench.core.errors import count
 from clbench.suite.schema import FEWEST, MOST_SEEDS
 
 if TYPE_CHECKING:
@@ -29,10 +30,6 @@ ROUNDING = 1e-9
 """Standard deviations up to this one are rounding errors."""
 COLLAPSE = 0.1
 """Least loss of a collapsed run: a tenth of the rows."""
-
-POWER_FIELDS = (
-    *("scenario", "method", "score", "pairs", "spread", "seeds", "seeds_low", "seeds_high"),
-)
 
 Floats = np.typing.NDArray[np.float64]
 Verdict = Literal["better", "worse", "equivalent", "no difference shown", "no verdict"]
@@ -85,12 +82,7 @@ def summarise(values: Sequence[float], step: float = 0.0) -> Summary:
 class Differences:
     """Differences of a score between a method and the reference, one for each common seed.
 
-    Attributes
-    ----------
-    values
-        Method minus reference.
-    step
-        Smallest difference that the score can show: 1 / rows.
+    `step` is the smallest difference that the score can show: 1 / rows.
     """
 
     values: tuple[float, ...]
@@ -117,9 +109,9 @@ class Comparison:
         ``better`` or ``worse`` if `p_family` is below the error rate, exactly when the interval
         excludes 0; else ``equivalent`` if the interval lies within the margin;
         else ``no difference shown``; ``no verdict`` for fewer than `FEWEST` seeds, if the
-        differences do not vary and the step of the score is unknown, or if `seeds_for_verdict`.
-    seeds_for_verdict
-        The least number of seeds that could bear the verdict, if runs collapse; else 0.
+        differences do not vary and the step of the score is unknown, or if runs may have collapsed.
+    why
+        Why there is no verdict; if runs collapse, with the number of seeds that could bear one.
     """
 
     pairs: int
@@ -132,7 +124,7 @@ class Comparison:
     p: float
     p_family: float
     verdict: Verdict
-    seeds_for_verdict: int = 0
+    why: str = ""
 
 
 def modes(values: Sequence[float], step: float) -> tuple[float, int]:
@@ -150,6 +142,12 @@ def modes(values: Sequence[float], step: float) -> tuple[float, int]:
     gap, width = float(gaps[below - 1]), max(x[below - 1] - x[0], x[-1] - x[below])
     least = max(COLLAPSE, 3.0 * math.sqrt(step / 2.0), width)
     return (gap, below) if gap >= least - ROUNDING else (math.inf, 0)
+
+
+def hidden_gap(samples: Iterable[Differences], scenarios: int) -> float:
+    """Return the smallest gap of `modes` in one of several scenarios, as their mean shows it."""
+    gaps = [modes(each.values, each.step)[0] / scenarios for each in samples if each.values]
+    return min(gaps, default=math.inf)
 
 
 def collapse_p(n: int, t: float) -> float:
@@ -245,8 +243,12 @@ def compare(
             variance, freedom = float(x.var(ddof=1)) + sample.step**2, n - 1.0
         p = p_family = half = math.nan
         verdict: Verdict = "no verdict"
-        seeds = 0
-        if n >= FEWEST and variance > ROUNDING**2:
+        why = ""
+        if n < FEWEST:
+            why = f"{count(n, 'common seed')}, {FEWEST} are needed"
+        elif variance <= ROUNDING**2:
+            why = "the differences do not vary, and the step of the score is unknown"
+        else:
             error = math.sqrt(variance / n)
             p = float(2.0 * stdtr(freedom, -abs(mean) / error))
             p_family = min(family * p, 1.0)
@@ -259,9 +261,10 @@ def compare(
                 if abs(mean) >= gap / 2 and collapse_p(n, mean / error) > alpha / family:
                     verdict, p, p_family, half = "no verdict", math.nan, math.nan, math.nan
                     seeds = max(math.ceil(math.log(2.0 * family / alpha, 4.0)), n + 1)
+                    why = f"runs collapse: to tell it from chance takes {seeds} seeds or more"
         spread = math.sqrt(variance)
         result[group, name] = Comparison(
-            n, mean, spread, freedom, mean - half, mean + half, level, p, p_family, verdict, seeds
+            n, mean, spread, freedom, mean - half, mean + half, level, p, p_family, verdict, why
         )
     return result
 
@@ -290,19 +293,10 @@ def seeds_needed(
     alpha: float = ALPHA,
     power: float = POWER,
 ) -> int | None:
-    """Return how many seeds show a true difference with a given power.
+    """Return how many seeds show a true mean difference by a two-sided test, at least `FEWEST`.
 
-    Parameters
-    ----------
-    spread, difference
-        Standard deviation of a difference between two cells of one seed, and the true mean.
-    alpha, power
-        Error rate of the single two-sided test, and the probability of showing the difference.
-
-    Returns
-    -------
-    int or None
-        At least `FEWEST`; None if more than `MOST_SEEDS` are needed.
+    `spread` is the standard deviation of a difference between two cells of one seed. None if more
+    than `MOST_SEEDS` are needed.
     """
     from scipy.special import nctdtr
 
@@ -322,32 +316,15 @@ def seeds_needed(
     return high
 
 
-def spread_interval(spread: float, freedom: float, level: float = LEVEL) -> tuple[float, float]:
-    """Return the interval of a standard deviation that was estimated from normal values."""
-    from scipy.special import chdtri
-
-    tail = (1.0 - level) / 2
-    low, high = (spread * math.sqrt(freedom / chdtri(freedom, q)) for q in (tail, 1.0 - tail))
-    return low, high
-
-
 def crossed_interval(table: Floats, level: float = LEVEL, step: float = 0.0) -> tuple[float, float]:
     """Return the interval of the mean of a table whose rows and columns are both samples.
 
     Rows may be seeds and columns the rows of a data set, or scenarios. In the model
     x[i, j] = mean + row i + column j + rest with independent random effects, the squared error of
     the mean is (MS rows + MS columns − MS rest) / size, with Satterthwaite's degrees of freedom
-    (Searle, Casella & McCulloch 1992, section 4.3). Fewer than two rows or columns give NaN.
-
-    Parameters
-    ----------
-    table
-        Shape (rows, columns), finite.
-    level
-        Level of the interval.
-    step
-        Smallest change that the mean of a row can show. Its square is added to the variance of
-        the rows' means, as in `compare`.
+    (Searle, Casella & McCulloch 1992, section 4.3). Fewer than two rows or columns give NaN. `step`
+    is the smallest change that the mean of a row can show; its square is added to the variance of
+    the rows' means, as in `compare`.
     """
     a, b = table.shape
     if min(a, b) < 2:
@@ -408,35 +385,23 @@ def power_frame(
 ) -> pd.DataFrame:
     """Return how many seeds show a true difference in each primary comparison of a run.
 
-    Comparisons of fewer than `FEWEST` seeds are left out, as they are from the family of a report.
-
-    Parameters
-    ----------
-    comparisons
-        Result of `clbench.results.comparisons.comparisons_frame`.
-    difference
-        True mean difference from the reference, as a fraction.
-    power, alpha
-        Probability of showing it, and error rate of all primary comparisons together.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``seeds`` for the observed ``spread`` of a difference between two cells of one seed, and
-        for the ends of the spread's 95 % interval; None if more than
-        `clbench.suite.schema.MOST_SEEDS` are needed.
+    `comparisons` come from `clbench.results.comparisons.comparisons_frame`; those of fewer than
+    `FEWEST` seeds are left out, as they are from the family of a report. ``seeds`` are what
+    `seeds_needed` gives for the observed ``spread`` of a difference between two cells of one seed,
+    ``seeds_low`` and ``seeds_high`` for the ends of its 95 % interval for normal differences.
     """
     import pandas as pd
+    from scipy.special import chdtri
 
     table = comparisons[comparisons["primary"] & (comparisons["pairs"] >= FEWEST)]
-    primary = table.to_dict("records")
     rows = []
-    for row in primary:
-        spreads = (row["spread"], *spread_interval(row["spread"], row["pairs"] - 1))
-        seeds = [
-            seeds_needed(spread, difference, alpha=alpha / len(primary), power=power)
-            for spread in spreads
-        ]
-        names = {name: row[name] for name in POWER_FIELDS[:5]}
-        rows.append({**names, **dict(zip(POWER_FIELDS[5:], seeds, strict=True))})
-    return pd.DataFrame(rows, columns=list(POWER_FIELDS), dtype=object)  # None is no NaN
+    for row in table.to_dict("records"):
+        freedom = row["pairs"] - 1
+        ends = [freedom / chdtri(freedom, q) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
+        spreads = {"seeds": 1.0, "seeds_low": ends[0], "seeds_high": ends[1]}
+        entry = {name: row[name] for name in ("scenario", "method", "score", "pairs", "spread")}
+        for name, ratio in spreads.items():
+            spread = row["spread"] * math.sqrt(ratio)
+            entry[name] = seeds_needed(spread, difference, alpha=alpha / len(table), power=power)
+        rows.append(entry)
+    return pd.DataFrame(rows, dtype=object)  # None is no NaN

@@ -70,15 +70,10 @@ class Cells:
 
 
 class Store:
-    """The results in a run's folder.
+    """The results in a run's folder `out`, which may not exist yet.
 
     Nothing is written before `lock` is entered. Reading needs no lock, so a run can be read while
     it is running.
-
-    Parameters
-    ----------
-    out
-        The run's folder; it may not exist yet.
     """
 
     def __init__(self, out: Path) -> None:

@@ -7,7 +7,15 @@ import pytest
 from helpers.handmade import three
 from helpers.report_runs import STEADY, cells
 
-from clbench.report.sentences import control_line, error_rates, remark_lines, verdict_lines
+from clbench.report.files import table_files
+from clbench.report.sentences import (
+    MARKS,
+    control_line,
+    error_rates,
+    mark,
+    paper_frame,
+    verdict_lines,
+)
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, controls_frame
 from clbench.suite.schema import MEAN, Question
@@ -221,9 +229,6 @@ def test_a_verdict_that_collapsed_runs_withhold_says_how_many_seeds_it_takes() -
     table = comparisons_frame(cells(**COLLAPSING), Question())
     old, _ = map(str, verdict_lines(table, "pair", Question()))
     assert "no verdict: ewc (runs collapse: to tell it from chance takes 4 seeds or more)" in old
-    assert list(map(str, remark_lines(table, "pair", Question()))) == [
-        "mas: 1 of 3 runs collapsed in p_o."
-    ]
 
 
 def test_an_interim_report_says_that_its_verdicts_do_not_count() -> None:
@@ -248,3 +253,45 @@ def test_error_rates_name_the_looks() -> None:
     assert error_rates([], 5, 1, 0)[1] == (
         "Exploratory, a family of its own at 5 %: 1 claim to beat every control."
     )
+
+
+def test_verdicts_have_different_signs() -> None:
+    signs = [*map(mark, [*MARKS, None])]
+    assert len({*signs}) == len(MARKS)
+    assert signs[-2:] == ["?", "?"]
+
+
+@pytest.mark.parametrize("question", [Question(), Question(mean_over_scenarios=True)])
+def test_a_paper_gets_means_and_differences_with_their_verdicts(question: Any) -> None:
+    table = paper_frame(comparisons_frame(cells(**STEADY), question), question)
+    assert list(table) == ["method", "p_o", "p_o − vanilla", "p_s", "p_s − vanilla"]
+    rows = {row["method"]: row for row in table.to_dict("records")}
+    assert rows["vanilla"]["p_o"] == "0.650 ± 0.050"
+    assert rows["vanilla"]["p_o − vanilla"] == ""
+    assert rows["ewc"]["p_o − vanilla"].startswith("+0.200 [+0.")
+    assert rows["ewc"]["p_o − vanilla"].endswith("] ▲")
+    assert rows["ewc"]["p_s − vanilla"].startswith("−0.100 [−0.")
+    assert rows["ewc"]["p_s − vanilla"].endswith("] ▼")
+    latex = table_files("paper", table)["paper.tex"]
+    assert r"0.650 $\pm$ 0.050" in latex
+    assert r"] $\bigtriangleup$ & " in latex
+    assert latex.isascii()
+
+
+def test_a_paper_gets_the_means_that_the_question_asks_for() -> None:
+    both = [cell for name in ("one", "two") for cell in cells(name, **STEADY)]
+    for question, scenarios in (
+        (Question(), ["one", "two"]),
+        (Question(mean_over_scenarios=True), None),
+        (Question(scenarios=["one"]), ["one", "two"]),
+    ):
+        comparisons = comparisons_frame(both, question)
+        table = paper_frame(comparisons, question)
+        if scenarios is None:
+            assert "scenario" not in table
+            assert len(table) == len(STEADY)
+            assert MEAN in set(comparisons["scenario"])
+        else:
+            assert list(dict.fromkeys(table["scenario"])) == scenarios
+    exploratory = table[(table["scenario"] == "two") & (table["method"] == "ewc")]
+    assert exploratory["p_o − vanilla"].str.endswith("]").all()  # no verdict, so no sign

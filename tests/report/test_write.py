@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.handmade import pair
 from helpers.report_browser import BROWSER, run_script, screenshot
 from helpers.report_runs import EVIL, cell, make_run
 from matplotlib.image import imread
@@ -14,7 +15,7 @@ from matplotlib.image import imread
 import clbench
 from clbench.cli import main
 from clbench.core.errors import RunFolderError
-from clbench.report.files import table_files, write_report
+from clbench.report.files import head_notes, table_files, write_report
 from clbench.results.cell import pack_rows
 from clbench.results.statistics import spend
 from clbench.results.store import Store
@@ -395,3 +396,17 @@ def test_the_page_shows_control_characters_and_leaves_out_empty_columns(
     write_report([alone])
     text = page_of(alone)
     assert "vanilla has no finished cell" in text
+
+
+def test_the_treatment_of_shared_heads_is_told() -> None:
+    metrics = [[{"accuracy": 0.5, "told": 0.7}, None], [{"accuracy": 0.5, "told": 0.7}] * 2]
+    plain = pair("vanilla", metrics=metrics, settings={"protocol": {}, "holds_head": False})
+    held = pair(
+        "ewc", metrics=metrics, settings={"protocol": {"head_loss": "stage"}, "holds_head": True}
+    )
+    assert head_notes([pair()]) == []
+    assert head_notes([plain]) == ["Heads that tasks share: head_loss = all."]
+    assert head_notes([plain, held]) == [
+        "Heads that tasks share: head_loss = all and stage; held or computed by the method itself: "
+        "ewc."
+    ]

@@ -10,7 +10,7 @@ from helpers.handmade import pair, stage, three
 from helpers.report_runs import STEADY, cell, cells
 
 from clbench.results.cell import CellResult, correct_after, pack_rows, score_steps, unpack_rows
-from clbench.results.comparisons import comparisons_frame, row_differences, row_flips
+from clbench.results.comparisons import comparisons_frame
 from clbench.results.score_tables import overall_frame
 from clbench.results.scores import scores_of
 from clbench.suite.schema import MEAN, Question
@@ -130,12 +130,12 @@ def test_rows_are_packed_into_a_text() -> None:
 
 def test_differences_by_row() -> None:
     one = with_rows("vanilla", 0, "1111100", "1110011")
-    ewc = {0: with_rows("ewc", 0, "1111100", "1111101"), 4: with_rows("ewc", 4, "1", "0")}
-    table = row_differences(ewc, {0: one, 1: one}, 0)
-    assert table is not None
-    assert table.tolist() == [[0, 0, 0, 1, 1, -1, 0]]
-    assert row_differences(ewc, {4: one}, 0) is None  # other rows
-    assert row_differences(ewc, {9: one}, 0) is None
+    some = [one, with_rows("ewc", 0, "1111100", "1111101"), with_rows("ewc", 4, "1", "0")]
+    ewc = row(comparisons_frame(some, Question()), "ewc", "p_o")
+    assert (ewc["rows"], ewc["rows_only_method"], ewc["rows_only_reference"]) == (7, 2, 1)
+    assert ewc["rows_difference"] == pytest.approx(1 / 7)
+    other_rows = comparisons_frame([*some, with_rows("vanilla", 4, "10", "11")], Question())
+    assert math.isnan(row(other_rows, "ewc", "p_o")["rows_difference"])
     assert correct_after(one, 1) is None
 
 
@@ -147,9 +147,6 @@ def test_rows_that_flipped_are_counted_by_seed() -> None:
         with_rows("ewc", 1, "1111100", "0111111"),  # one lost, two gained
         with_rows("ewc", 2, "1111100", "0000000"),  # all five lost; vanilla has no such seed
     ]
-    assert [row_flips(cell) for cell in some] == [
-        (7, 2, 1), (7, 0, 0), (7, 1, 1), (7, 1, 2), (7, 5, 0),
-    ]  # fmt: skip
     table = comparisons_frame(some, Question())
     ewc = row(table, "ewc", "p_o")
     assert (ewc["rows_lost"], ewc["rows_gained"]) == (7 / 3, 1)

@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.handmade import failed, pair, reference
 from helpers.report_runs import cell, cells
 
 from clbench.results.cell import CellResult, pack_rows
 from clbench.results.comparisons import comparisons_frame
-from clbench.results.remarks import remarks, scores_to_compare, sentences
+from clbench.results.remarks import remarks, sentences
 from clbench.suite.schema import Question
 
 LOST = [0.55, 0.8, 0.81, 0.79, 0.56]
@@ -16,8 +17,8 @@ LOST = [0.55, 0.8, 0.81, 0.79, 0.56]
 
 def noted(some: list[CellResult], question: Question | None = None) -> list[str]:
     question = question or Question()
-    rows = remarks(some, question, scores_to_compare(some, question))
-    return sentences(row for row in rows if row["score"] in question.scores)
+    texts = sentences(remarks(some, question), question)
+    return [text for of_scenario in texts.values() for text in of_scenario]
 
 
 def test_collapsed_runs_are_counted() -> None:
@@ -72,6 +73,23 @@ def test_a_method_that_changes_no_row_is_named(settings: dict[str, float], remed
 
 def test_rows_that_were_not_recorded_say_nothing() -> None:
     assert noted(cells(vanilla=[(0.8, 0.8)] * 3, ewc=[(0.8, 0.8)] * 3)) == []
+
+
+def test_methods_at_chance_are_named_by_task() -> None:
+    floors = [0.5, 0.6]
+    some = [
+        pair("vanilla", 0, floors=floors),
+        pair("adapter", 0, R=[[0.9, None], [0.7, 0.61]], floors=floors),
+        pair("adapter", 1, R=[[0.9, None], [0.7, 0.65]], floors=floors),  # mean .03 of .4
+        pair("early", 0, R=[[0.9, None], [0.54, 0.65]], floors=floors),  # .04 of .5, .05 of .4
+        failed("broken", 0, "no memory"),
+        reference(1, 0.6),
+    ]
+    assert noted(some) == [
+        "adapter: at chance or below on glue/mrpc in the end",
+        "early: at chance or below on glue/sst2 in the end",
+    ]
+    assert noted([pair("adapter", R=[[0.5, None], [0.1, 0.1]])]) == []  # no floors
 
 
 def test_means_over_scenarios_know_the_collapses_of_each() -> None:

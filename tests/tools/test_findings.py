@@ -9,6 +9,7 @@ from functools import cache
 from statistics import fmean, median
 
 import pytest
+from helpers.report_runs import cells
 
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, controls_frame
@@ -168,6 +169,7 @@ def test_the_page_says_how_wide_its_intervals_are() -> None:
 def test_an_end_next_to_zero_shows_its_sign_if_the_interval_excludes_zero() -> None:
     assert findings.interval(-0.0057, -0.0112, -0.00016) == "−.006 [−.011, −.0002]"
     assert findings.interval(0.0, -0.00016, 0.0112) == ".000 [.000, +.011]"
+    assert findings.interval(-0.04, float("nan"), float("nan")) == "−.040"
 
 
 def test_the_declared_questions() -> None:
@@ -352,3 +354,14 @@ def ratios(folder: str) -> dict[tuple[str, str], list[float]]:
         for method in {c.baseline for c in cells}
         for field in ("train_seconds", "training_memory_mb")
     }
+
+
+def test_claims_know_the_collapses_of_each_scenario() -> None:
+    """On one of three scenarios ewc always collapses and recadam once: .25 / 3 in the mean."""
+    steady = [(0.8, 0.8), (0.81, 0.8), (0.8, 0.8)]
+    lost = [(p_o - 0.25, 0.8) for p_o, _ in steady]
+    runs = cells("a", vanilla=steady, ewc=lost, recadam=[lost[0], *steady[1:]])
+    runs += [c for s in "bc" for c in cells(s, vanilla=steady, ewc=steady, recadam=steady)]
+    line = findings.claims_table(runs, Question()).splitlines()[2]
+    assert line.startswith("| `ewc` − `vanilla` | −.083 | no verdict | ")
+    assert "nan" not in line
