@@ -130,15 +130,17 @@ def clbench(x: Floats, alpha: float = ALPHA) -> Floats:
     low, high = (np.take_along_axis(ordered, below + side, -1)[..., 0] for side in (0, 1))
     width = np.maximum(low - ordered[..., 0], ordered[..., -1] - high)
     least = max(COLLAPSE, 3.0 / np.sqrt(2.0 * ROWS)) * ROWS
-    gap = np.where(high - low >= np.maximum(least, width), high - low, np.inf)
-    whole = groups * unseen(methods + 1, n) > alpha
-    gap = gap.min((1, 2) if whole else 1, keepdims=True)
+    is_gap = high - low >= np.maximum(least, width)
+    axes = (1, 2) if groups * unseen(methods + 1, n) > alpha else 1
+    gap = np.where(is_gap, high - low, np.inf).min(axes, keepdims=True)
+    largest = np.where(is_gap, high - low, -np.inf).max(axes, keepdims=True)
     strong, weak = np.inf, 0.0  # the t statistic that `collapse_p` needs lies between
     for _ in range(50):
         middle = (weak + min(strong, 2.0 * weak + 1e3)) / 2
         weak, strong = (weak, middle) if collapse_p(n, middle) <= level else (middle, strong)
-    t = np.abs(x.mean(-1)) / np.sqrt((x.var(-1, ddof=1) + 1.0) / n)
-    p[found & (np.abs(x.mean(-1)) >= gap / 2) & (t < strong)] = 1.0
+    mean, error = np.abs(x.mean(-1)), np.sqrt((x.var(-1, ddof=1) + 1.0) / n)
+    half = stats.t.ppf(1.0 - level / 2, n - 1) * error
+    p[found & (mean >= gap / 2) & (mean < largest + half) & (mean < strong * error)] = 1.0
     return p
 
 

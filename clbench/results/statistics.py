@@ -197,8 +197,9 @@ def compare(
 
     On a few seeds, all runs of one method may collapse by chance, and none of another, and the t
     test takes agreement for certainty. Where differences of a group have two `modes`, one of at
-    least half of their smallest gap must also be significant by `collapse_p`, or gets no verdict.
-    Where a group is likely to show no modes (`unseen`), those of the whole family count.
+    least half of their smallest gap must also be significant by `collapse_p`, or gets no verdict,
+    unless its whole interval lies beyond the largest gap: such collapses do not explain it. Where a
+    group is likely to show no modes (`unseen`), those of the whole family count.
 
     Parameters
     ----------
@@ -233,7 +234,7 @@ def compare(
     for group, _, sample in tests:
         some = gaps.setdefault(group, [known_gaps.get(group, math.inf)])
         some.append(modes(sample.values, sample.step)[0])
-    smallest = min((min(some) for some in gaps.values()), default=math.inf)
+    everywhere = [gap for some in gaps.values() for gap in some]
     result: dict[tuple[Key, str], Comparison] = {}
     for group, name, sample in tests:
         x = _finite(sample.values)
@@ -257,8 +258,9 @@ def compare(
             if p_family < alpha:
                 verdict = "better" if (mean < 0) == (group in lower_is_better) else "worse"
                 is_hidden = len(gaps) * unseen(len(gaps[group]), n) > alpha
-                gap = smallest if is_hidden else min(gaps[group])
-                if abs(mean) >= gap / 2 and collapse_p(n, mean / error) > alpha / family:
+                seen = sorted(filter(math.isfinite, everywhere if is_hidden else gaps[group]))
+                is_like = seen and seen[0] / 2 <= abs(mean) < seen[-1] + half
+                if is_like and collapse_p(n, mean / error) > alpha / family:
                     verdict, p, p_family, half = "no verdict", math.nan, math.nan, math.nan
                     seeds = max(math.ceil(math.log(2.0 * family / alpha, 4.0)), n + 1)
                     why = f"runs collapse: to tell it from chance takes {seeds} seeds or more"
