@@ -194,6 +194,16 @@ class LanguageTask:
         return self._projection.weight is self.language.model.get_input_embeddings().weight
 
 
+def fitted_note(losses: Sequence[float] | None, steps: int) -> str:
+    """Return a sentence on a head that `fit_head` fitted, after a blank; empty without one."""
+    if losses is None:
+        return ""
+    return (
+        " The checkpoint has no language-model head: one was fitted in "
+        f"{steps} steps, encoder frozen (loss {losses[0]:.2f} to {losses[1]:.2f})."
+    )
+
+
 def shuffled(items: Sequence[Any], generator: torch.Generator) -> list[Any]:
     """Return the items in random order."""
     return [items[i] for i in torch.randperm(len(items), generator=generator).tolist()]

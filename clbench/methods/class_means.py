@@ -240,14 +240,9 @@ class ICaRL(Method):
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the cross-entropy of labels and of earlier outputs, from one backbone pass."""
-        model = stage.model
         rows = torch.from_numpy(batch.positions).to(stage.device, non_blocking=True)
-        with stage.precision.autocast():
-            pooled = model.dropout(model.features(batch.inputs))
-            heads = sorted({batch.head, *self._old})
-            outputs = {head: model.apply_head(pooled, head).float() for head in heads}
         terms = []
-        for head, logits in outputs.items():
+        for head, logits in stage.logits_of_heads([batch.head, *self._old], batch).items():
             width = logits.shape[1]
             targets, counted = torch.zeros_like(logits), torch.zeros_like(logits)
             if head == batch.head:

@@ -74,11 +74,7 @@ class LwF(Method):
             logits, term = distil(stage, batch, self._before, self.temperature)
             stage.sample("distillation", term)
             return stage.criterion(logits, batch) + self.weight * term
-        model = stage.model
-        with stage.precision.autocast():
-            pooled = model.dropout(model.features(batch.inputs))
-            heads = sorted({batch.head, *self._targets})
-            outputs = {head: model.apply_head(pooled, head).float() for head in heads}
+        outputs = stage.logits_of_heads([batch.head, *self._targets], batch)
         loss = stage.criterion(outputs[batch.head], batch)
         if not self._targets:
             return loss

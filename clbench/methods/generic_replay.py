@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from clbench.core.seeds import torch_stream
-from clbench.fisher.language import LanguageTask, shuffled
+from clbench.fisher.language import LanguageTask, fitted_note, shuffled
 from clbench.fisher.losses import masked_lm, next_tokens
 from clbench.methods.base import Method
 from clbench.models.classifier import TaskModel
@@ -69,7 +69,6 @@ class GenericReplay(Method):
             masking=self.masking,
         )
         self._corpus = read_corpus(protocol.corpus, self.texts, seed)
-        note = f"generic-replay: {len(self._corpus)} texts of {corpus_name(protocol.corpus)}."
         head_loss = self._task.fit_head(
             lambda: self._pass(
                 torch_stream("head-order", seed), torch_stream("head-masks", seed), size=16
@@ -82,13 +81,10 @@ class GenericReplay(Method):
             device=device,
             precision=context.precision,
         )
-        if head_loss is not None:
-            note += (
-                " The checkpoint has no language-model head: one was fitted in "
-                f"{self.head_steps} steps, encoder frozen "
-                f"(loss {head_loss[0]:.2f} to {head_loss[1]:.2f})."
-            )
-        context.note(note)
+        context.note(
+            f"generic-replay: {len(self._corpus)} texts of {corpus_name(protocol.corpus)}."
+            f"{fitted_note(head_loss, self.head_steps)}"
+        )
         model: Any = self._task.language.model.to(device, context.model.backbone.dtype)
         self._table = model.get_input_embeddings().weight.detach()
         self._rows = table_rows(context.model, len(self._table))

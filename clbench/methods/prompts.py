@@ -17,7 +17,7 @@ from clbench.models.checkpoint import load_config
 from clbench.models.classifier import TaskModel
 from clbench.models.families import usable_length
 from clbench.tasks.task import Task
-from clbench.training.batches import Batch
+from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Context, Stage
 
@@ -216,9 +216,10 @@ class L2P(Prompted):
             model.register_parameter(name, nn.Parameter(values.to(context.device)))
         self._distance: Tensor | None = None
 
-    def before_stage(self, stage: Stage) -> None:
-        """Find the classes that the loss compares."""
-        self._compared = stage.classes() if self.mask else None
+    def training_data(self, stage: Stage) -> Sequence[TaskData]:
+        """Return the stage's rows; with `mask`, their loss compares the classes of the stage."""
+        data = stage.data
+        return [replace(data, compared=stage.classes()) if self.mask else data]
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return one group: the pool and the stage's heads."""
@@ -235,10 +236,6 @@ class L2P(Prompted):
         largest, chosen = similarity.topk(self.select, dim=-1)
         self._distance = (1.0 - largest).sum(-1).mean() if torch.is_grad_enabled() else None
         return model.get_parameter("prompts")[chosen].flatten(-3, -2)
-
-    def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """Return the loss, with `mask` among the classes of the stage."""
-        return stage.loss(replace(batch, compared=self._compared) if self.mask else batch)
 
     def penalty(self, stage: Stage) -> Tensor | None:
         """Return the weighted distance of the keys that the batch selected."""

@@ -279,7 +279,7 @@ class EWCMLM(PullingMethod):
 
     def setup(self, context: Context) -> None:
         """Take the anchor and compute or load the Fisher information, in a resumed cell too."""
-        from clbench.fisher.language import Recipe, pretrained_fisher
+        from clbench.fisher.language import Recipe, fitted_note, pretrained_fisher
 
         fisher, facts = pretrained_fisher(
             context.model_name,
@@ -306,18 +306,11 @@ class EWCMLM(PullingMethod):
                 "as with adapters. Use l2-sp."
             )
         loss = "masked-LM" if facts["loss"] == "mlm" else "next-token"
-        note = (
+        context.note(
             f"ewc-mlm: Fisher of the {loss} loss over {facts['texts']} texts of "
             f"{corpus_name(context.protocol.corpus)} (mode {self.mode}), mean of its diagonal "
-            f"{facts['mean']:.3g}."
+            f"{facts['mean']:.3g}.{fitted_note(facts['head_loss'], self.head_steps)}"
         )
-        if facts["head_loss"] is not None:
-            first, last = facts["head_loss"]
-            note += (
-                f" The checkpoint has no language-model head: one was fitted in "
-                f"{self.head_steps} steps, encoder frozen (loss {first:.2f} to {last:.2f})."
-            )
-        context.note(note)
 
     def pull(self, stage: Stage) -> QuadraticPull:
         """Return the pull towards the pretrained weights."""

@@ -108,7 +108,9 @@ class AnsweringModel(TaskModel):
         """
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         if not self.encoder_decoder:
-            ids, mask = _pad_left(ids, mask, self._pad_id)
+            order = torch.argsort(mask, dim=1, stable=True)  # padding to the left
+            mask = mask.gather(1, order)
+            ids = ids.gather(1, order).masked_fill(mask == 0, self._pad_id)
         config = transformers.GenerationConfig(
             do_sample=False,
             num_beams=1,
@@ -275,10 +277,3 @@ def family_of_whole(model: transformers.PreTrainedModel) -> Family:
         parallel=tuple(prefix + name for name in family.parallel),
         elsewhere={prefix + name: group for name, group in family.elsewhere.items()},
     )
-
-
-def _pad_left(ids: Tensor, mask: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
-    """Move the padding from the right to the left."""
-    order = torch.argsort(mask, dim=1, stable=True)
-    mask = mask.gather(1, order)
-    return ids.gather(1, order).masked_fill(mask == 0, pad_id), mask

@@ -6,7 +6,6 @@ templates, and other files: pickles, settings of training and of generation.
 """
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -37,8 +36,6 @@ POOLINGS = {"cls": "first", "first": "first", "last": "last", "lasttoken": "last
 MODE = "pooling_mode_"
 WEIGHT = re.compile(r"weight$|(?<!attn)(?<!attention)\.bias$")
 """Names of weights, but not those of attention masks in old checkpoints."""
-SAMPLES, SAMPLE = 64, 4096
-"""Number and bytes of the samples by which a cached digest is found."""
 
 
 @dataclass(frozen=True)
@@ -216,16 +213,13 @@ def declared_pooling(name: str, revision: str | None = None) -> str | None:
 
 
 def _digest(path: Path) -> str:
-    """Return the content digest of `path`, cached by samples and by what the system tells of it.
+    """Return the content digest of `path`, cached by what the system tells of it.
 
     Unlike the time of modification, that of the last change (``ctime``) cannot be set.
     """
     real = path.resolve()
     state = real.stat()
-    with real.open("rb") as file:
-        step = max(SAMPLE, state.st_size // SAMPLES)
-        samples = [os.pread(file.fileno(), SAMPLE, at) for at in range(0, state.st_size, step)]
-    facts = real, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns, samples
+    facts = real, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
     cached = cache_dir("digests") / digest(repr(facts))
     with suppress(OSError, ValueError):
         text = read_file(cached).decode("ascii")

@@ -260,10 +260,6 @@ class CellRunner:
         acts = self.method.acts_in(stage.index)
         passes = itertools.count(1)
 
-        def score_epoch() -> None:
-            assert after_epoch is not None
-            after_epoch(position, next(passes), self._scorer.row(stage.index)[0])
-
         def score_curve() -> dict[str, float]:
             return self._scorer.by_name(self._scorer.row(stage.index, curve=True)[0])
 
@@ -280,7 +276,8 @@ class CellRunner:
             probe=Probe(score_curve, self._scorer.curve_tokens(stage.index), record_drift),
             progress=partial(listener.progress, cell, position + 1, len(self._stages)),
             points=partial(listener.point, cell, position + 1),
-            after_epoch=None if after_epoch is None else score_epoch,
+            after_epoch=after_epoch
+            and (lambda: after_epoch(position, next(passes), self._scorer.row(stage.index)[0])),
         )
         record.memory_mb = ((record.memory_mb or 0.0) + held) or None
         return record

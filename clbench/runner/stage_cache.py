@@ -115,12 +115,10 @@ class StageCache:
         """Return the stage with that digest, or None if its file is missing or damaged."""
         for path in self._paths(digest):
             with suppress(DamagedFileError):
-                return self._read(path, device)
-        return None
-
-    @staticmethod
-    def _read(path: Path, device: torch.device) -> CachedStage:
-        tensors, facts = load_tensors(path)
+                tensors, facts = load_tensors(path)
+                break
+        else:
+            return None
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "state": {}}
         for name, value in tensors.items():
             part, _, key = name.partition("/")

@@ -323,6 +323,13 @@ class Stage(Context):
             outputs = self._call(weights, batch.inputs, head or batch.head, inputs_embeds)
         return torch.as_tensor(outputs).float()
 
+    def logits_of_heads(self, heads: Iterable[str], batch: Batch) -> dict[str, Tensor]:
+        """Return the outputs of several heads for a batch, from one pass of the backbone."""
+        model = self.model
+        with self.precision.autocast():
+            pooled = model.dropout(model.features(batch.inputs))
+            return {head: model.apply_head(pooled, head).float() for head in sorted({*heads})}
+
     def _call(self, weights: Mapping[str, Tensor] | None, *arguments: Any) -> Any:
         """Call the model, with other weights if given."""
         if weights is None:

@@ -50,7 +50,8 @@ def test_classes_of_other_tasks_are_left_out_of_the_loss(folder: Path, mask: boo
     rows = replace(data.rows, labels=np.zeros_like(data.rows.labels))
     cell.tasks[1] = replace(data, rows=rows)
     stage = cell.begin(1)
-    batch = stage.data.batch(np.arange(12), cell.context.device)
+    (data,) = cell.method.training_data(stage)
+    batch = data.batch(np.arange(12), cell.context.device)
     loss = cell.method.loss(stage, batch)
     loss.backward()
     gradient = cell.model.head("a").weight.grad
