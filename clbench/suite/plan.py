@@ -1,6 +1,5 @@
 """The plan of a run: the cells of a suite under the options of a command, with recipes."""
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from clbench.core import errors
-from clbench.core.files import user_path
+from clbench.core.files import digest, user_path
 from clbench.models.locate import declared_pooling, display_name, model_identity
 from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
@@ -199,8 +198,8 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
                 }
                 own = {"method": method, "seed": seed, "reference_of": reference_of}
                 recipe = {**shared, **own}
-                digest = fingerprint(shared_text | json_sections(own))
-                cell = Cell(scenario, baseline, seed, own_protocol, reference_of, recipe, digest)
+                mark = fingerprint(shared_text | json_sections(own))
+                cell = Cell(scenario, baseline, seed, own_protocol, reference_of, recipe, mark)
                 cells.append(cell)
     return Plan(
         suite=suite,
@@ -269,7 +268,7 @@ def json_sections(recipe: Mapping[str, Any]) -> dict[str, str]:
 def fingerprint(sections: Mapping[str, str]) -> str:
     """Return the digest of a recipe, given as the JSON of its sections."""
     text = ", ".join(f'"{name}": {sections[name]}' for name in sorted(sections))
-    return hashlib.blake2b(f"{{{text}}}".encode(), digest_size=16).hexdigest()
+    return digest(f"{{{text}}}")
 
 
 def validate(plan: Plan, cells: Iterable[Cell]) -> None:
@@ -349,11 +348,10 @@ def _recipes(
         for key, value in settings.items():
             if isinstance(value, str) and Path(value).suffix and (base / value).is_file():
                 try:
-                    content = (base / value).read_bytes()
+                    yield key, digest(base / value)
                 except OSError as error:
                     path = errors.display_path(base / value)
                     raise errors.SuiteError(f"{path}: cannot be read: {error.strerror}.") from error
-                yield key, hashlib.blake2b(content, digest_size=16).hexdigest()
 
     def recipe(scenario: ScenarioSpec, protocol: Protocol) -> dict[str, Any]:
         tasks = scenario.task_names
@@ -361,13 +359,12 @@ def _recipes(
         for key in BY_TASK:  # drop the values of other scenarios' tasks
             by_task = values[key].items()
             values[key] = {name: v for name, v in by_task if name.partition("[")[0] in tasks}
-        digests = {
-            name: source_digest(METRICS.where(name))
-            for name in values["task_metric"].values()
-            if name not in TEXT_METRICS
-        }
         # Metrics of clbench have no digest and are not part of the recipe.
-        metrics = {name: digest for name, digest in digests.items() if digest is not None}
+        metrics = {
+            name: code
+            for name in values["task_metric"].values()
+            if name not in TEXT_METRICS and (code := source_digest(METRICS.where(name)))
+        }
         asked = {name: [identity(name), template(name)] for name in protocol.capability_tasks}
         speaks = protocol.is_language_model
         return {
