@@ -12,6 +12,7 @@ import pydantic
 from pydantic_core import PydanticCustomError
 
 from clbench.core.errors import DataError
+from clbench.core.registry import Seed
 from clbench.tasks.synthetic import TRAIN_ROWS, VALIDATION_ROWS
 from clbench.tasks.template import Template
 
@@ -315,7 +316,7 @@ class SyntheticTaskSpec(pydantic.BaseModel):
     synthetic: SyntheticName
     train: Annotated[int, pydantic.Field(ge=2, le=TRAIN_ROWS)] = 2000
     validation: Annotated[int, pydantic.Field(ge=1, le=VALIDATION_ROWS)] = 500
-    seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = 0
+    seed: Seed = 0
     label_noise: Annotated[float, pydantic.Field(ge=0.0, le=1.0)] = 0.0
 
 
