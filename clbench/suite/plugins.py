@@ -52,11 +52,8 @@ def load_plugins(paths: Iterable[str | Path]) -> tuple[Plugin, ...]:
 def load_plugin(path: str | Path) -> Plugin:
     """Import a plug-in file unless it is already imported and unchanged.
 
-    Raises
-    ------
-    PluginError
-        If it is not a readable Python file, raises an error on import (the message names the
-        line), or registers nothing.
+    Raises a PluginError if it is not a readable Python file, raises an error on import (the message
+    names the line), or registers nothing.
     """
     link = user_path(path, "plug-in")
     file = link.resolve()
@@ -88,12 +85,8 @@ def source_digest(reference: str) -> str | None:
     """Return a digest of the code behind ``"module:object"``; None for code of clbench.
 
     The digest is that of the module's file; the module is not imported. For a class defined in
-    a notebook or a script, it is that of the class's own source.
-
-    Raises
-    ------
-    PluginError
-        If there is no such module.
+    a notebook or a script, it is that of the class's own source. Raises a PluginError if there is
+    no such module.
     """
     module, _, attribute = reference.partition(":")
     if module.partition(".")[0] == "clbench":
@@ -114,7 +107,6 @@ def _execute(file: Path, name: str, content: bytes) -> None:
     module, state = ModuleType(name), GlobalState(without=[WARNINGS])
     module.__file__ = str(file)
     module.__dict__["__clbench_digest__"] = digest(content)
-    previous = sys.modules.get(name)
     existing = {registry.kind: set(registry.names()) for registry in registries()}
     # Type hints of settings are resolved through sys.modules, so it must be there first.
     sys.modules[name] = module
@@ -122,8 +114,6 @@ def _execute(file: Path, name: str, content: bytes) -> None:
         exec(compile(content, str(file), "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
         sys.modules.pop(name, None)
-        if previous is not None:
-            sys.modules[name] = previous
         if isinstance(error, KeyboardInterrupt):
             raise
         text = str(error.msg) if isinstance(error, SyntaxError) else errors.error_text(error)
