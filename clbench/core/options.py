@@ -82,7 +82,7 @@ def check_types(options: Any) -> None:
     """
     values = {}
     for name, (kind, _) in options_of(type(options)).items():
-        value, kinds = getattr(options, name), {get_origin(k) or k: k for k in members(kind)}
+        value, kinds = getattr(options, name), {get_origin(k) or k for k in members(kind)}
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         if (Sequence in kinds or tuple in kinds) and type(value) not in kinds:
             value = tuple(value) if is_list else (value,)

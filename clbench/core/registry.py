@@ -103,12 +103,8 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """Return the entry called `name`; import it on first use.
 
-        Raises
-        ------
-        UnknownNameError
-            If there is no such entry; suggests the nearest name.
-        PluginError
-            If it cannot be imported.
+        Raises an UnknownNameError, which suggests the nearest name, or a PluginError if the entry
+        cannot be imported.
         """
         entry = self._entry(name)
         if isinstance(entry, str):

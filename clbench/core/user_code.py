@@ -37,16 +37,9 @@ class Setting(NamedTuple):
 
 
 class GlobalState:
-    """A snapshot of the settings of the process that plug-ins change.
+    """A snapshot of the settings of the process that plug-ins and callers change.
 
-    These are torch's default type and device, modes, kernels, hooks of all modules and thread
-    count; the random numbers of torch, NumPy and Python; the warning filters, the working folder,
-    and the handlers of SIGINT and SIGTERM.
-
-    Parameters
-    ----------
-    without
-        Names of settings to leave as they are.
+    Those with names in `without` stay as they are.
     """
 
     def __init__(self, *, without: Collection[str] = ()) -> None:

@@ -56,16 +56,12 @@ class SearchSettings:
 
     ``asha`` is asynchronous successive halving (Li et al. 2020, algorithm 2, one bracket): it
     compares trials after `grace`, grace·reduction, grace·reduction² … epochs on D_s. For `division`
-    see `clbench.models.groups.divide_layers`.
+    see `clbench.models.groups.divide_layers`. `make_search`, which knows the model, checks rates
+    and groups.
 
     Attributes
     ----------
     {options}
-
-    Raises
-    ------
-    SettingsError
-        If a value is out of range. `make_search`, which knows the model, judges rates and groups.
     """
 
     trials: Annotated[
@@ -225,11 +221,6 @@ class TuneSettings:
     Attributes
     ----------
     {options}
-
-    Raises
-    ------
-    SettingsError
-        If a value is out of range.
     """
 
     trials: Annotated[
@@ -301,22 +292,11 @@ def make_tuning(
     settings: TuneSettings = TuneSettings(),
     options: RunOptions = RunOptions(),  # noqa: B008 - immutable
 ) -> TunePlan:
-    """Check a tuning and return its plan; trains and writes nothing.
+    """Check a tuning on a suite's scenarios and return its plan; trains and writes nothing.
 
-    Parameters
-    ----------
-    suite
-        Name or path of a suite, whose scenarios the methods are tuned on.
-    settings
-        How to tune.
-    options
-        Those of a run, except `seeds`; `out` is by default ``results/SUITE-tune``.
-
-    Raises
-    ------
-    ClbenchError
-        If a name, setting or option is wrong, the suite reports a seed of the trials, or the
-        folder holds something else.
+    Of the options, `seeds` does not count; `out` is by default ``results/SUITE-tune``. Raises a
+    ClbenchError if one is wrong, the suite reports a seed of the trials, or the folder holds
+    something else.
     """
     if options.sweep is not None:
         raise SettingsError(f"{named('sweep')}: a tuning chooses its own points. Leave it out.")

@@ -183,7 +183,9 @@ class RunOptions:
             )
         if isinstance(self.seeds, str):
             if self.smoke:
-                raise SettingsError(f"{named('seeds')} {self.seeds}: a smoke run settles nothing.")
+                raise SettingsError(
+                    f"{named('seeds')} {self.seeds}: a smoke run settles nothing. Leave one out."
+                )
             return
         for seed, times in Counter(self.seeds).items():
             if times > 1:
@@ -229,10 +231,7 @@ class RunOptions:
     def choose_scenarios(self, suite: Suite, option: str = "scenarios") -> list[ScenarioSpec]:
         """Return the suite's scenarios that match any of the patterns, in the suite's order.
 
-        Raises
-        ------
-        UnknownNameError
-            If a pattern matches no scenario.
+        Raises an UnknownNameError if a pattern matches none.
         """
         names, selection = suite.scenario_names, set[str]()
         for pattern in ("*",) if self.scenarios is None else self.scenarios:
@@ -250,10 +249,8 @@ class RunOptions:
 
         Raises
         ------
-        SettingsError
-            If the protocol does not allow a value.
-        DataError
-            If the corpus does not exist.
+        SettingsError, DataError
+            If the protocol does not allow a value, or the corpus does not exist.
         """
         protocol = suite.file.protocol
         names = ("limit", "scored_limit", "subset", "epochs", "precision", "head")
