@@ -142,19 +142,11 @@ class _LossyFile(io.FileIO):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line, by default with the arguments of this process; return its exit code.
 
-    Parameters
-    ----------
-    arguments
-        Without the program's name; by default those of this process.
-
-    Returns
-    -------
-    int
-        0 if all cells finished, 1 if some failed or an audit's gate did not pass, 2 if the command
-        or its input is wrong, 3 if such a gate had nothing to check, 130 after Ctrl-C, 128 + n
-        after signal n.
+    It is 0 if all cells finished, 1 if some failed or an audit's gate did not pass, 2 if the
+    command or its input is wrong, 3 if such a gate had nothing to check, 130 after Ctrl-C, and
+    128 + n after signal n.
     """
     # Some versions of typer bring a copy of click, others use the real one.
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -14,19 +14,13 @@ from clbench.core.options import Option, choices_of, members, options_of
 from clbench.suite.read import packaged_files
 
 
-def argument(metavar: str, text: str, names: Callable[[], Iterable[str]] = tuple) -> Any:
+def argument(metavar: str, text: str, names: Callable[[], Iterable[str]] | None = None) -> Any:
     """Return an argument without a name; a shell completes it to `names`, or else to files."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in names() if name.startswith(incomplete)]
-
-    return typer.Argument(metavar=metavar, help=text, autocompletion=complete)
+    return typer.Argument(metavar=metavar, help=text, autocompletion=names)
 
 
-suites = partial(packaged_files, "scenarios")
-Suite = Annotated[
-    str, argument("SUITE", "A packaged suite (clbench list suites) or a suite file.", suites)
-]
+SUITE = "A packaged suite (clbench list suites) or a suite file."
+Suite = Annotated[str, argument("SUITE", SUITE, lambda: packaged_files("scenarios"))]
 
 
 class Only:

@@ -135,12 +135,8 @@ def write_atomically(path: Path, content: bytes | str | Callable[[Path], None]) 
     """Write a file whole or not at all: write a temporary one beside it and rename it.
 
     `content` is bytes or text (as UTF-8), which is flushed to the disk, or a function that writes
-    the file at its argument: a picture or a cache. A missing folder is created.
-
-    Raises
-    ------
-    RunFolderError
-        If the file cannot be written.
+    the file at its argument: a picture or a cache. A missing folder is created. Raises a
+    RunFolderError if the file cannot be written.
     """
     with as_folder_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,10 +183,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, facts: Any = None) -
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     """Return the tensors, on the CPU, and the facts that `save_tensors` wrote.
 
-    Raises
-    ------
-    DamagedFileError
-        If the file is missing or damaged.
+    Raises a DamagedFileError if the file is missing or damaged.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -22,12 +22,8 @@ class LimitError(Exception):
 def bounded(function: Callable[[], Any], seconds: float) -> Any:
     """Return what `function` returns, plain JSON values, in a copy of this process.
 
-    The copy can write no file. Windows has no such copies: the function runs here.
-
-    Raises
-    ------
-    LimitError
-        If the function fails, takes longer than `seconds` or more than `MEMORY`.
+    The copy can write no file. Windows has no such copies: the function runs here. Raises a
+    LimitError if it fails, takes longer than `seconds` or more than `MEMORY`.
     """
     if not hasattr(os, "fork"):
         return function()

@@ -55,9 +55,13 @@ where = partial(Option, group="Where it runs")
 
 def options_of(kind: type) -> dict[str, tuple[Any, Option]]:
     """Return type and declaration of each field of a dataclass that is an option, by name."""
-    hints = get_type_hints(kind, include_extras=True).items()
-    parts = {name: get_args(hint)[:2] for name, hint in hints if hasattr(hint, "__metadata__")}
-    return {name: (pair[0], pair[1]) for name, pair in parts.items() if type(pair[1]) is Option}
+    types, hints = get_type_hints(kind), get_type_hints(kind, include_extras=True)
+    return {
+        name: (types[name], option)
+        for name, hint in hints.items()
+        for option in getattr(hint, "__metadata__", ())
+        if type(option) is Option
+    }
 
 
 def members(kind: Any) -> tuple[Any, ...]:
@@ -71,16 +75,14 @@ def choices_of(kind: Any) -> tuple[str, ...]:
 
 
 def check_types(options: Any) -> None:
-    """Check the types of a dataclass of options; a single value becomes a sequence of one.
+    """Check a dataclass of options; a single value becomes a sequence of one.
 
-    Raises
-    ------
-    SettingsError
-        For the first option that is not of its type, or none of its words.
+    Raises a SettingsError for the first option that is not of its type, none of its words, or
+    outside the range that its annotation names.
     """
     values = {}
     for name, (kind, _) in options_of(type(options)).items():
-        value, kinds = getattr(options, name), {get_origin(k) or k: k for k in members(kind)}
+        value, kinds = getattr(options, name), {get_origin(k) or k for k in members(kind)}
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         if (Sequence in kinds or tuple in kinds) and type(value) not in kinds:
             value = tuple(value) if is_list else (value,)
@@ -95,9 +97,10 @@ def check_types(options: Any) -> None:
 
 @cache
 def _model(kind: type) -> type[BaseModel]:
-    """Return a model of the types of a dataclass of options, which converts nothing."""
+    """Return a model of a dataclass of options, which converts nothing."""
     config = ConfigDict(strict=True, arbitrary_types_allowed=True)
-    fields: dict[str, Any] = {name: (hint, ...) for name, (hint, _) in options_of(kind).items()}
+    hints = get_type_hints(kind, include_extras=True)
+    fields: dict[str, Any] = {name: (hints[name], ...) for name in options_of(kind)}
     return create_model("Options", __config__=config, **fields)
 
 

@@ -22,6 +22,7 @@ LARGEST = 1e12
 """Largest score, count, time (s) and size (MB): their sums and squares stay finite."""
 Amount = Annotated[float, Field(ge=0.0, le=LARGEST)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 LONGEST_NAME = 100
 NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._+]|-(?!-))*")
 NAME = f"a text of 1 to {LONGEST_NAME} printable characters"
@@ -102,12 +103,8 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """Return the entry called `name`; import it on first use.
 
-        Raises
-        ------
-        UnknownNameError
-            If there is no such entry; suggests the nearest name.
-        PluginError
-            If it cannot be imported.
+        Raises an UnknownNameError, which suggests the nearest name, or a PluginError if the entry
+        cannot be imported.
         """
         entry = self._entry(name)
         if isinstance(entry, str):

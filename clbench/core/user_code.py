@@ -11,7 +11,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +21,6 @@ from clbench.core.errors import ClbenchError, PluginError, SettingsError, explai
 WARNINGS = "the warning filters"
 """What importing a module may change for good."""
 RANDOM = ("torch's random numbers", "NumPy's random numbers", "Python's random numbers")
-
-
 _ANY = object()
 
 
@@ -39,22 +37,28 @@ class Setting(NamedTuple):
 
 
 class GlobalState:
-    """A snapshot of the settings of the process that plug-ins change.
+    """A snapshot of the settings of the process that plug-ins and callers change.
 
-    These are torch's default type and device, modes, kernels, hooks of all modules and thread
-    count; the random numbers of torch, NumPy and Python; the warning filters, the working folder,
-    and the handlers of SIGINT and SIGTERM.
-
-    Parameters
-    ----------
-    without
-        Names of settings to leave as they are.
+    Those with names in `without` stay as they are.
     """
 
     def __init__(self, *, without: Collection[str] = ()) -> None:
         settings = [*_python_settings(), *_torch_settings()]
         self._before = [(each, each.read()) for each in settings if each.name not in without]
         self._modules = len(sys.modules)
+
+    def become_own(self) -> None:
+        """Set what clbench needs; raise a SettingsError for what cannot be changed."""
+        for setting, before in self._before:
+            if setting.own is _ANY or before == setting.own:
+                continue
+            if before is not None:
+                setting.write(setting.own)
+            if setting.read() != setting.own:
+                raise SettingsError(
+                    f"{setting.name}: clbench needs its own, and cannot change yours. Undo your "
+                    "change before you call clbench."
+                )
 
     def restore(self) -> list[str]:
         """Put everything back; return the names of the settings that had changed.
@@ -112,33 +116,20 @@ def unchanged(what: str) -> Iterator[None]:
 def own_state() -> Iterator[None]:
     """Compute with clbench's own settings of torch inside the block, and put the caller's back.
 
-    Otherwise scores would depend on a default type, an autocast or a hook of the caller.
-
-    Raises
-    ------
-    SettingsError
-        If a setting cannot be changed.
+    Otherwise scores would depend on a default type, an autocast or a hook of the caller. Raises a
+    SettingsError if a setting cannot be changed.
     """
-    before = [(each, each.read()) for each in _torch_settings() if each.own is not _ANY]
+    import torch
+
+    state, cpu = GlobalState(), torch.device("cpu")
+    # Even that of the CPU costs time at each call of torch.
+    device = nullcontext() if torch.get_default_device() == cpu else cpu
     try:
-        for setting, value in before:
-            if value is not None and value != setting.own:
-                setting.write(setting.own)
-            if setting.read() != setting.own:
-                raise SettingsError(
-                    f"{setting.name}: clbench needs its own, and cannot change yours. Undo your "
-                    "change before you call clbench."
-                )
-        with ExitStack() as stack:
-            if torch := sys.modules.get("torch"):
-                stack.enter_context(torch.inference_mode(mode=False))
-                if torch.get_default_device() != (cpu := torch.device("cpu")):
-                    stack.enter_context(cpu)  # costs time at each call of torch
+        state.become_own()
+        with device, torch.inference_mode(mode=False):
             yield
     finally:
-        for setting, value in before:
-            if value is not None and setting.read() != value:
-                setting.write(value)
+        state.restore()
 
 
 def _python_settings() -> Iterator[Setting]:
@@ -170,11 +161,11 @@ def _torch_settings() -> Iterator[Setting]:
             return torch.get_float32_matmul_precision()
         return None
 
-    float32, devices, kernels = torch.float32, ("cpu", "cuda", "mps"), torch.backends.cuda
+    devices, kernels = ("cpu", "cuda", "mps"), torch.backends.cuda
     read: Callable[[], Any]
     write: Callable[[Any], object]
     read, write = torch.get_default_dtype, torch.set_default_dtype
-    yield Setting("torch's default type", read, write, float32)
+    yield Setting("torch's default type", read, write, torch.float32)
     yield Setting("torch's default device", torch.get_default_device, write_device)
     yield Setting("torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled, True)
     yield Setting("torch's thread count", torch.get_num_threads, torch.set_num_threads)

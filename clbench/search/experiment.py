@@ -14,13 +14,7 @@ from clbench.core.user_code import own_state
 from clbench.runner.resources import Resources, cell_resources, connected
 from clbench.search.plan import SearchPlan
 from clbench.search.rates import BASE, SearchSpace, combine
-from clbench.search.trials import (
-    SearchFolder,
-    SearchListener,
-    TrialRecord,
-    cost_of,
-    quiet_ray,
-)
+from clbench.search.trials import SearchFolder, SearchListener, TrialRecord, cost_of, quiet_ray
 from clbench.suite.baselines import Cost
 
 BEST, MEAN = "bertcl.toml", "bertcl-mean.toml"

@@ -5,14 +5,16 @@ other settings, and its cells are ordinary cells of a run whose scores come from
 interrupted cells, workers, stages that methods share, conflicts and reports are those of a run.
 """
 
-import math
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from pydantic import Field, PositiveFloat, PositiveInt
+
 from clbench.core.errors import RunFolderError, SettingsError, join_names, named
 from clbench.core.options import check_types, described, search
+from clbench.core.registry import Seed
 from clbench.models.groups import Division, depth_of
 from clbench.results.store import Store
 from clbench.runner.run_state import RunState, read_run_state
@@ -47,13 +49,6 @@ def read_seconds(text: str) -> float:
     return float(match[1]) * UNITS[match[2]]
 
 
-def check_settings(settings: Any, rules: dict[str, tuple[bool, str]]) -> None:
-    """Raise a SettingsError for the first setting that breaks its rule."""
-    for name, (holds, rule) in rules.items():
-        if not holds:
-            raise SettingsError(f"{named(name, getattr(settings, name))}: must be {rule}.")
-
-
 @described
 @dataclass(frozen=True)
 class SearchSettings:
@@ -61,27 +56,28 @@ class SearchSettings:
 
     ``asha`` is asynchronous successive halving (Li et al. 2020, algorithm 2, one bracket): it
     compares trials after `grace`, grace·reduction, grace·reduction² … epochs on D_s. For `division`
-    see `clbench.models.groups.divide_layers`.
+    see `clbench.models.groups.divide_layers`. `make_search`, which knows the model, checks rates
+    and groups.
 
     Attributes
     ----------
     {options}
-
-    Raises
-    ------
-    SettingsError
-        If a value is out of range. `make_search`, which knows the model, judges rates and groups.
     """
 
-    trials: Annotated[int, search("Finished trials in all, earlier sessions included.", "N")] = 50
+    trials: Annotated[
+        PositiveInt, search("Finished trials in all, earlier sessions included.", "N")
+    ] = 50
     searcher: Searcher = "bayes"
     scheduler: Annotated[
         Literal["asha", "none"],
         search("Scheduler: asha stops weak trials early; none stops no trial."),
     ] = "asha"
-    grace: Annotated[int, search("Epochs on D_s before asha may stop a trial.", "EPOCHS")] = 1
+    grace: Annotated[
+        PositiveInt, search("Epochs on D_s before asha may stop a trial.", "EPOCHS")
+    ] = 1
     reduction: Annotated[
         float,
+        Field(gt=1, lt=1e6),
         search("asha continues a trial only if it is among the best 1/reduction so far.", "X"),
     ] = 2.0
     groups: Annotated[
@@ -93,7 +89,7 @@ class SearchSettings:
     )
     lowest: Annotated[float, search("Lowest learning rate.", "RATE")] = LOWEST
     highest: Annotated[float, search("Highest learning rate.", "RATE")] = HIGHEST
-    seed: Annotated[int, search("Seed of the searcher and of training.", "N")] = 0
+    seed: Annotated[Seed, search("Seed of the searcher and of training.", "N")] = 0
     paper_split: Annotated[
         bool,
         search(
@@ -102,7 +98,7 @@ class SearchSettings:
         ),
     ] = False
     time_limit: Annotated[
-        float | None,
+        PositiveFloat | None,
         search(
             "Time after which the search ends, such as 90s, 30m or 2h; seconds in Python.",
             "TIME",
@@ -113,17 +109,6 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        highest = named("highest", self.highest)
-        in_time = self.time_limit is None or self.time_limit > 0
-        rules = {
-            "trials": (self.trials >= 1, "1 or more"),
-            "grace": (self.grace >= 1, "1 or more"),
-            "reduction": (1.0 < self.reduction < 1e6, "above 1 and below 1e6"),
-            "seed": (0 <= self.seed < 2**32, "from 0 to 4294967295"),
-            "lowest": (0 < self.lowest < self.highest, f"above 0 and below {highest}"),
-            "time_limit": (in_time, "above 0 seconds"),
-        }
-        check_settings(self, rules)
 
 
 @dataclass(frozen=True)
@@ -236,20 +221,20 @@ class TuneSettings:
     Attributes
     ----------
     {options}
-
-    Raises
-    ------
-    SettingsError
-        If a value is out of range.
     """
 
-    trials: Annotated[int, search("Trials of each method, earlier sessions included.", "N")] = 20
+    trials: Annotated[
+        int,
+        Field(ge=1, le=10_000),
+        search("Trials of each method, earlier sessions included.", "N"),
+    ] = 20
     minutes: Annotated[
         float | None,
+        Field(gt=0, allow_inf_nan=False),
         search("Minutes after which a method gets no further trials.", "X", default="no limit"),
     ] = None
     seeds: Annotated[
-        tuple[int, ...],
+        tuple[Seed, ...],
         search("Seeds of each trial; none that the suite reports.", "SEEDS", read=read_seeds),
     ] = TUNING_SEEDS
     searcher: Searcher = "bayes"
@@ -259,12 +244,6 @@ class TuneSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        in_time = self.minutes is None or 0.0 < self.minutes < math.inf
-        rules = {
-            "trials": (1 <= self.trials <= 10_000, "from 1 to 10000"),
-            "minutes": (in_time, "a number above 0"),
-        }
-        check_settings(self, rules)
 
     def words(self) -> tuple[str, ...]:
         """Return the options of ``clbench tune`` for these settings, without the seeds."""
@@ -313,22 +292,11 @@ def make_tuning(
     settings: TuneSettings = TuneSettings(),
     options: RunOptions = RunOptions(),  # noqa: B008 - immutable
 ) -> TunePlan:
-    """Check a tuning and return its plan; trains and writes nothing.
+    """Check a tuning on a suite's scenarios and return its plan; trains and writes nothing.
 
-    Parameters
-    ----------
-    suite
-        Name or path of a suite, whose scenarios the methods are tuned on.
-    settings
-        How to tune.
-    options
-        Those of a run, except `seeds`; `out` is by default ``results/SUITE-tune``.
-
-    Raises
-    ------
-    ClbenchError
-        If a name, setting or option is wrong, the suite reports a seed of the trials, or the
-        folder holds something else.
+    Of the options, `seeds` does not count; `out` is by default ``results/SUITE-tune``. Raises a
+    ClbenchError if one is wrong, the suite reports a seed of the trials, or the folder holds
+    something else.
     """
     if options.sweep is not None:
         raise SettingsError(f"{named('sweep')}: a tuning chooses its own points. Leave it out.")

@@ -67,11 +67,8 @@ class SearchOrigin:
 class SearchSpace:
     """One log-uniform learning rate for each group of layers, embeddings and head included.
 
-    Raises
-    ------
-    SettingsError
-        If the number of groups does not fit the model, the range is not within (0, 1], or the
-        flat rate is outside the range.
+    Raises a SettingsError if the number of groups does not fit the model, the range is not within
+    (0, 1], or the flat rate is outside the range.
     """
 
     origin: SearchOrigin

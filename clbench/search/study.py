@@ -275,12 +275,8 @@ def tuning_rounds(plan: TunePlan) -> Iterator[RunState]:
     """Yield the state of each round of trials, to be run before the next one is asked for.
 
     Trials of an earlier session come first. The proposals are in ``tune.json`` before a trial
-    starts. A failed cell runs once a session.
-
-    Raises
-    ------
-    RunFolderError
-        If the folder holds something else.
+    starts. A failed cell runs once a session. Raises a RunFolderError if the folder holds something
+    else.
     """
     trials, started = plan.settings.trials, set[str]()
     studies = read_studies(plan)

@@ -251,12 +251,8 @@ def common_origin(
     """Return the flat rate and model that the rates of all sources refer to.
 
     By default these are the searches'; a log counts as a search on BERT base at 2e-5. `flat`
-    replaces the flat rates of the searches.
-
-    Raises
-    ------
-    DataError
-        If searches differ from each other, or from `depth` or `division`.
+    replaces the flat rates of the searches. Raises a DataError if searches differ from each other,
+    or from `depth` or `division`.
     """
     values = {"flat": flat, "depth": depth, "division": division}
     changes: dict[str, Any] = {key: value for key, value in values.items() if value is not None}

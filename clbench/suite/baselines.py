@@ -209,22 +209,10 @@ class BaselineFile(pydantic.BaseModel):
 def read_baseline(text: str, *, base: Path | None = None) -> Baseline:
     """Return the baseline that a suite or a command names.
 
-    Parameters
-    ----------
-    text
-        Path of a baseline file; ``module:Class``; name of a packaged baseline; or name of
-        a registered method, which then has its default settings.
-    base
-        Folder that relative paths are resolved against; by default the working directory.
-
-    Raises
-    ------
-    UnknownNameError
-        If nothing has that name.
-    SuiteError
-        If the file cannot be read or is invalid; lists all its errors.
-    PluginError
-        If ``module:Class`` does not exist.
+    `text` is the path of a baseline file, from the folder `base` or the working directory;
+    ``module:Class``; the name of a packaged baseline; or that of a registered method, which then
+    has its default settings. Raises an UnknownNameError if nothing has that name, a SuiteError with
+    all errors of the file, or a PluginError if ``module:Class`` does not exist.
     """
     if is_path(text):
         return _read_file(user_path(text, "baseline", base or Path()).resolve())
@@ -278,7 +266,6 @@ def read_variant(name: str, table: VariantTable, suite: Path) -> Baseline:
 
 
 def _read_file(path: Path) -> Baseline:
-
     file = check_file(path, {"name": path.stem, **read_toml(path)}, BaselineFile)
     problems = [
         f"[sources] {errors.quote_key(key)}: is not in [settings]."

@@ -1,13 +1,14 @@
 """The options of a run, declared once, and how they change a suite."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from clbench.core.errors import (
     DataError,
@@ -23,6 +24,7 @@ from clbench.core.errors import (
 )
 from clbench.core.files import user_path
 from clbench.core.options import OF_SUITE, check_types, described, how, what, where
+from clbench.core.registry import Seed
 from clbench.models.locate import MODELS
 from clbench.suite.baselines import Baseline
 from clbench.suite.read import Suite, packaged_files
@@ -82,7 +84,7 @@ class RunOptions:
         what("Scenarios to run, such as 'sst2*'.", "PATTERN", default="all"),
     ] = None
     seeds: Annotated[
-        Sequence[int] | str | None,
+        Sequence[Seed] | str | None,
         what(
             "Seeds, such as 0,1,2 or 0-4. With until-settled or until-settled:5,10,20, "
             "add seeds from 0 on until every primary comparison is settled. The run is looked at "
@@ -146,6 +148,7 @@ class RunOptions:
     ] = False
     sweep: Annotated[
         int | None,
+        Field(ge=2, le=MOST_POINTS),
         what(
             "Run each baseline at N values of its dial (the first setting of its [sweep]), "
             f"its own value included, to compare trade-off curves. From 2 to {MOST_POINTS}.",
@@ -170,34 +173,22 @@ class RunOptions:
         check_types(self)
         if isinstance(self.seeds, str):
             object.__setattr__(self, "seeds", read_seeds(self.seeds))
-        for name in ("methods", "scenarios", "seeds", "lm_eval"):
-            if getattr(self, name) == ():
-                raise SettingsError(
-                    f"{named(name)}: is empty. Leave it out for the suite's {name}."
-                )
-        if self.sweep is not None and not 2 <= self.sweep <= MOST_POINTS:
-            raise SettingsError(f"{named('sweep')} {self.sweep}: must be from 2 to {MOST_POINTS}.")
-        for name in ("data", "out"):
-            if getattr(self, name) == "":
-                raise SettingsError(f"{named(name)}: is empty. Name a folder, or leave it out.")
+        for name in ("methods", "scenarios", "seeds", "lm_eval", "data", "out"):
+            if getattr(self, name) in ((), ""):
+                raise SettingsError(f"{named(name)}: is empty. Leave it out.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
             raise SettingsError(
                 f"{named('device')} {self.device!r}: must be auto, cpu, cuda, cuda:N such as "
                 "cuda:0, or mps."
             )
-        if self.smoke and isinstance(self.seeds, str):
-            raise SettingsError(
-                f"{named('seeds')} {self.seeds}: a smoke run settles nothing. Give seeds such as "
-                f"0, or leave out {named('smoke')}."
-            )
-        seeds = () if isinstance(self.seeds, str) else self.seeds or ()
-        for position, seed in enumerate(seeds):
-            if not 0 <= seed < 2**32:
+        if isinstance(self.seeds, str):
+            if self.smoke:
                 raise SettingsError(
-                    f"{named('seeds')}: must be whole numbers from 0 to 4294967295, got "
-                    f"{seed!r:.60}."
+                    f"{named('seeds')} {self.seeds}: a smoke run settles nothing. Leave one out."
                 )
-            if seed in seeds[:position]:
+            return
+        for seed, times in Counter(self.seeds).items():
+            if times > 1:
                 raise SettingsError(f"{named('seeds')}: {seed} is given twice. Remove one.")
 
     @property
@@ -240,10 +231,7 @@ class RunOptions:
     def choose_scenarios(self, suite: Suite, option: str = "scenarios") -> list[ScenarioSpec]:
         """Return the suite's scenarios that match any of the patterns, in the suite's order.
 
-        Raises
-        ------
-        UnknownNameError
-            If a pattern matches no scenario.
+        Raises an UnknownNameError if a pattern matches none.
         """
         names, selection = suite.scenario_names, set[str]()
         for pattern in ("*",) if self.scenarios is None else self.scenarios:
@@ -261,17 +249,13 @@ class RunOptions:
 
         Raises
         ------
-        SettingsError
-            If the protocol does not allow a value.
-        DataError
-            If the corpus does not exist.
+        SettingsError, DataError
+            If the protocol does not allow a value, or the corpus does not exist.
         """
         protocol = suite.file.protocol
-        changes: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("limit", "scored_limit", "subset", "epochs", "precision", "head")
-            if getattr(self, name) is not None
-        }
+        names = ("limit", "scored_limit", "subset", "epochs", "precision", "head")
+        given = {name: getattr(self, name) for name in names}
+        changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if self.smoke:
             changes["smoke"] = True
         if self.lm_eval is not None:

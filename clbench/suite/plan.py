@@ -1,8 +1,7 @@
 """The plan of a run: the cells of a suite under the options of a command, with recipes."""
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from clbench.core import errors
-from clbench.core.files import user_path
+from clbench.core.files import digest, user_path
 from clbench.models.locate import declared_pooling, display_name, model_identity
 from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
@@ -151,11 +150,8 @@ def once(things: Iterable[Named]) -> tuple[Named, ...]:
 def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa: B008 - immutable
     """Expand a suite into cells; reads files for their digests, but loads no model or rows.
 
-    Raises
-    ------
-    ClbenchError
-        If an option, name, plug-in, baseline file, model or task is wrong; unknown names in
-        the suite file are reported together.
+    Raises a ClbenchError if anything is wrong; unknown names in the suite file are reported
+    together.
     """
     plugins = load_plugins(options.plugins)
     data = options.data_folder()
@@ -199,8 +195,8 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
                 }
                 own = {"method": method, "seed": seed, "reference_of": reference_of}
                 recipe = {**shared, **own}
-                digest = fingerprint(shared_text | json_sections(own))
-                cell = Cell(scenario, baseline, seed, own_protocol, reference_of, recipe, digest)
+                mark = fingerprint(shared_text | json_sections(own))
+                cell = Cell(scenario, baseline, seed, own_protocol, reference_of, recipe, mark)
                 cells.append(cell)
     return Plan(
         suite=suite,
@@ -269,20 +265,14 @@ def json_sections(recipe: Mapping[str, Any]) -> dict[str, str]:
 def fingerprint(sections: Mapping[str, str]) -> str:
     """Return the digest of a recipe, given as the JSON of its sections."""
     text = ", ".join(f'"{name}": {sections[name]}' for name in sorted(sections))
-    return hashlib.blake2b(f"{{{text}}}".encode(), digest_size=16).hexdigest()
+    return digest(f"{{{text}}}")
 
 
 def validate(plan: Plan, cells: Iterable[Cell]) -> None:
     """Check the settings of the cells' methods and shifts by constructing them.
 
-    This may import what the methods need, so give it only the cells that will run.
-
-    Raises
-    ------
-    SuiteError
-        With all errors of the suite file, or of the first baseline file that has any.
-    SettingsError, PluginError
-        For a method or shift that does not come from a file, or does not fit the protocol.
+    This may import what the methods need, so give it only the cells that will run. Raises the
+    errors of `check_shifts` and `check_methods`.
     """
     cells = list(cells)
     check_shifts(plan.suite, once(cell.scenario for cell in cells))
@@ -344,37 +334,30 @@ def _recipes(
     template = cache(partial(template_identity, own=own))
     identity = cache(partial(task_identity, data=data, base=base, own=own))
 
-    def file_digests(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield digests of files that the settings name, such as a saved split."""
-        for key, value in settings.items():
-            if isinstance(value, str) and Path(value).suffix and (base / value).is_file():
-                try:
-                    content = (base / value).read_bytes()
-                except OSError as error:
-                    path = errors.display_path(base / value)
-                    raise errors.SuiteError(f"{path}: cannot be read: {error.strerror}.") from error
-                yield key, hashlib.blake2b(content, digest_size=16).hexdigest()
-
     def recipe(scenario: ScenarioSpec, protocol: Protocol) -> dict[str, Any]:
         tasks = scenario.task_names
         values = protocol.model_dump(mode="json", exclude={"model", "revision", "corpus"})
         for key in BY_TASK:  # drop the values of other scenarios' tasks
             by_task = values[key].items()
             values[key] = {name: v for name, v in by_task if name.partition("[")[0] in tasks}
-        digests = {
-            name: source_digest(METRICS.where(name))
-            for name in values["task_metric"].values()
-            if name not in TEXT_METRICS
-        }
         # Metrics of clbench have no digest and are not part of the recipe.
-        metrics = {name: digest for name, digest in digests.items() if digest is not None}
+        metrics = {
+            name: code
+            for name in values["task_metric"].values()
+            if name not in TEXT_METRICS and (code := source_digest(METRICS.where(name)))
+        }
+        files = {  # that the settings name, such as a saved split
+            key: digest(base / value)
+            for key, value in scenario.settings.items()
+            if isinstance(value, str) and Path(value).suffix and (base / value).is_file()
+        }
         asked = {name: [identity(name), template(name)] for name in protocol.capability_tasks}
         speaks = protocol.is_language_model
         return {
             "version": RECIPE_VERSION,
             "scenario": {"name": scenario.name, "shift": scenario.shift, **scenario.settings},
             "shift": source_digest(SHIFTS.where(scenario.shift)),
-            "files": dict(file_digests(scenario.settings)),
+            "files": files,
             "tasks": {name: identity(name) for name in tasks},
             **({"templates": {name: template(name) for name in tasks}} if speaks else {}),
             **({"capability_tasks": asked} if asked else {}),

@@ -1,6 +1,5 @@
 """Plug-in files, and digests of code outside clbench."""
 
-import hashlib
 import importlib.util
 import inspect
 import re
@@ -15,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from clbench.core import errors
-from clbench.core.files import read_file, user_path
+from clbench.core.files import digest, read_file, user_path
 from clbench.core.registry import Registry
 from clbench.core.user_code import WARNINGS, GlobalState
 from clbench.methods.base import METHODS
@@ -53,11 +52,8 @@ def load_plugins(paths: Iterable[str | Path]) -> tuple[Plugin, ...]:
 def load_plugin(path: str | Path) -> Plugin:
     """Import a plug-in file unless it is already imported and unchanged.
 
-    Raises
-    ------
-    PluginError
-        If it is not a readable Python file, raises an error on import (the message names the
-        line), or registers nothing.
+    Raises a PluginError if it is not a readable Python file, raises an error on import (the message
+    names the line), or registers nothing.
     """
     link = user_path(path, "plug-in")
     file = link.resolve()
@@ -70,11 +66,11 @@ def load_plugin(path: str | Path) -> Plugin:
         raise errors.PluginError(f"plug-in {path}: {errors.describe_missing(link)}.") from None
     except OSError as error:
         raise errors.PluginError(f"plug-in {path}: cannot be read: {error.strerror}.") from error
-    digest = _digest(content)
+    new = digest(content)
     stem = re.sub(r"[^0-9A-Za-z]", "_", file.stem)
-    name = f"clbench_plugin_{stem}_{_digest(str(file).encode())[:8]}"
-    if getattr(sys.modules.get(name), "__clbench_digest__", None) != digest:
-        _execute(file, name, content, digest)
+    name = f"clbench_plugin_{stem}_{digest(str(file))[:8]}"
+    if getattr(sys.modules.get(name), "__clbench_digest__", None) != new:
+        _execute(file, name, content)
     registers: dict[str, list[str]] = sys.modules[name].__dict__["__clbench_registers__"]
     if not registers:
         kinds = ", ".join(registry.kind for registry in registries())
@@ -82,19 +78,15 @@ def load_plugin(path: str | Path) -> Plugin:
             f"plug-in {errors.display_path(file)}: registers nothing. Register one of {kinds}, for "
             "instance by decorating a class with @clbench.method('name')."
         )
-    return Plugin(file, name, digest, registers)
+    return Plugin(file, name, new, registers)
 
 
 def source_digest(reference: str) -> str | None:
     """Return a digest of the code behind ``"module:object"``; None for code of clbench.
 
     The digest is that of the module's file; the module is not imported. For a class defined in
-    a notebook or a script, it is that of the class's own source.
-
-    Raises
-    ------
-    PluginError
-        If there is no such module.
+    a notebook or a script, it is that of the class's own source. Raises a PluginError if there is
+    no such module.
     """
     module, _, attribute = reference.partition(":")
     if module.partition(".")[0] == "clbench":
@@ -105,17 +97,16 @@ def source_digest(reference: str) -> str | None:
         return _text_digest(loaded, attribute)
     if file is None:
         raise errors.PluginError(f"{reference!r}: there is no module {module!r}. Is it installed?")
-    return _digest(Path(file).read_bytes())
+    return digest(Path(file))
 
 
-def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
+def _execute(file: Path, name: str, content: bytes) -> None:
     """Run the file as a module, and store its digest and what it registers in the module."""
     import torch  # noqa: F401 - so that its state before the import is known
 
     module, state = ModuleType(name), GlobalState(without=[WARNINGS])
     module.__file__ = str(file)
-    module.__dict__["__clbench_digest__"] = digest
-    previous = sys.modules.get(name)
+    module.__dict__["__clbench_digest__"] = digest(content)
     existing = {registry.kind: set(registry.names()) for registry in registries()}
     # Type hints of settings are resolved through sys.modules, so it must be there first.
     sys.modules[name] = module
@@ -123,8 +114,6 @@ def _execute(file: Path, name: str, content: bytes, digest: str) -> None:
         exec(compile(content, str(file), "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
         sys.modules.pop(name, None)
-        if previous is not None:
-            sys.modules[name] = previous
         if isinstance(error, KeyboardInterrupt):
             raise
         text = str(error.msg) if isinstance(error, SyntaxError) else errors.error_text(error)
@@ -169,11 +158,7 @@ def _text_digest(module: ModuleType, attribute: str) -> str:
     target: Any = module
     try:
         target = attrgetter(attribute)(module)
-        return _digest(inspect.getsource(target).encode())
+        return digest(inspect.getsource(target))
     except (AttributeError, OSError, TypeError):
         # Its source is not available: every definition counts as new code.
-        return _digest(f"{attribute}:{id(target)}".encode())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+        return digest(f"{attribute}:{id(target)}")

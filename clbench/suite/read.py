@@ -66,16 +66,8 @@ def read_suite(name_or_path: str | Path, plugins: Iterable[str | Path] = ()) -> 
 
     A text that ends in ``.toml`` or contains a path separator is a path. Names of methods, shifts
     and tasks are checked later, by `clbench.suite.plan.make_plan`. The shifts of `plugins` may
-    decide the names of scenarios.
-
-    Raises
-    ------
-    UnknownNameError
-        If no packaged suite has that name.
-    SuiteError
-        If the file cannot be read or is invalid; lists all its errors.
-    PluginError
-        If a plug-in cannot be imported.
+    decide the names of scenarios. Raises an UnknownNameError if no packaged suite has that name, or
+    a SuiteError with all errors of the file.
     """
     load_plugins(plugins)
     path = _suite_path(name_or_path)
@@ -131,11 +123,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the contents of a TOML file.
 
-    Raises
-    ------
-    SuiteError
-        If the file is missing, a folder, unreadable, not UTF-8 or not TOML (names the line), or
-        has a value that is infinite, NaN, a date or a time.
+    Raises a SuiteError if it is missing, a folder, unreadable, not UTF-8 or not TOML (names the
+    line), or has a value that is infinite, NaN, a date or a time.
     """
     file = errors.display_path(path)
     folder = path if path.is_dir() else path.parent

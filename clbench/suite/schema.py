@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from pydantic_core import PydanticCustomError
 
 from clbench.core.errors import format_value
-from clbench.core.registry import LONGEST_NAME, NAME, check_name, is_name
+from clbench.core.registry import LONGEST_NAME, NAME, Seed, check_name, is_name
 from clbench.shifts.base import SHIFTS
 from clbench.suite.scores import SCORES
 from clbench.tasks.spec import OwnTaskTable
@@ -28,7 +28,8 @@ UNTIL_SETTLED = "until-settled"
 MEAN = "mean over scenarios"
 """What stands for the scenario of a comparison of means over scenarios."""
 
-Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+CellName = Annotated[str, AfterValidator(check_name)]
+Patterns = Annotated[list[Name], Field(min_length=1)]
 
 
 def _has_step(name: str) -> str:
@@ -71,7 +72,7 @@ class Question(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    reference: Annotated[str, Field(min_length=1)] = "vanilla"
+    reference: Name = "vanilla"
     scores: Annotated[list[ScoreName], Field(min_length=1), AfterValidator(_distinct)] = [
         *("p_o", "p_s"),
     ]
@@ -194,18 +195,16 @@ class SuiteFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
+    name: CellName
     description: str = ""
     methods: Annotated[list[Name], Field(min_length=1)]
-    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = [0]
+    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
     references: bool | Literal["all"] = True
     question: Question = Question()
     protocol: Protocol = Protocol()
-    baseline: dict[str, VariantTable] = {}
+    baseline: dict[CellName, VariantTable] = {}
     task: dict[str, OwnTaskTable] = {}
     scenario: Annotated[list[ScenarioSpec], Field(min_length=1)]
-
-    _name = field_validator("name")(check_name)
 
     @property
     def asked(self) -> Question:
@@ -223,16 +222,6 @@ class SuiteFile(BaseModel):
                 raise ValueError(f"{name!r} cannot be a name: brackets mark the parts of a task")
             if not is_name(name):
                 raise ValueError(f"a name must be {NAME}, got {format_value(name)}")
-        return tables
-
-    @field_validator("baseline")
-    @classmethod
-    def _names(cls, tables: dict[str, VariantTable]) -> dict[str, VariantTable]:
-        for name in tables:
-            try:
-                check_name(name)
-            except ValueError as error:
-                raise ValueError(f"{name!r} cannot be a name: {error}") from error
         return tables
 
 

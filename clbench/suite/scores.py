@@ -298,19 +298,15 @@ _SCORES = (
     Score("p_o_before", "p_o before", "p_o before any later task", lambda r: r[0][0]),
     Score("forgetting", "forgetting", "score lost on the first task", lambda r: r[0][0] - r[-1][0],
           Steps.first, higher_is_better=False, visibility="pairs", compared=True),
-    # Lopez-Paz & Ranzato 2017, equation 3: mean over j < L of R[L, j] - R[j, j]
     Score("bwt", "BWT", "backward transfer", backward_transfer, Steps.mean_of_earlier,
           visibility="sequences"),
     Score("average", "average", "mean score over all tasks", lambda r: sum(r[-1]) / len(r),
           Steps.mean, single_task=True, visibility="sequences", on_card=True),
-    # Rebuffi et al. 2017, section 4: mean over i of the mean over j <= i of R[i, j]
     Score("average_over_time", "over time", "mean, over the stages, of the mean score over the "
           "tasks so far", average_over_time, Steps.mean_over_time, visibility="sequences"),
-    # Koh et al. 2022, section 3.2, over training steps
     Score("area", "area", "mean score over the tasks so far, over all training steps: the area "
           "under its curve", lambda _, curves: area(curves), Steps.mean_over_time,
           needs=(CURVES,), visibility="page"),
-    # Chaudhry et al. 2018, section 3: mean over j < L of max over j <= l < L of R[l, j] - R[L, j]
     Score("mean_forgetting", "mean forg.", "mean drop of the earlier tasks from their best score",
           mean_forgetting, Steps.mean_of_earlier, higher_is_better=False, visibility="sequences"),
     # Means over j of metrics[L, j]; Kim et al. 2022 (arXiv 2211.02633), section 3: within-task and
@@ -325,7 +321,6 @@ _SCORES = (
     Score("intransigence", "intrans.", "score on the last task when trained alone, minus p_s",
           lambda r, alone: gap(r, alone, [len(r) - 1]), Steps.last, needs=(LAST_ALONE,),
           higher_is_better=False, single_task=True, visibility="always"),
-    # Mean over j > 0 of R[j, j] - R*[j]
     Score("plasticity", "plasticity", "mean, over the later tasks, of the score right after the "
           "task, minus that when trained alone", plasticity, Steps.mean_of_later,
           needs=(ALL_ALONE,), visibility="page"),
@@ -347,18 +342,16 @@ _SCORES = (
           ratio=("old_gain_left", "old_gain"), visibility="always"),
     Score("learned", "learned", "p_s above its floor, as a share of the reference method’s", None,
           ratio=("new_gain", "reference_gain"), single_task=True, visibility="always"),
-    # Mean over j < L of P[j, j] - P[L, j] and of P[L, j] - R[L, j]
     Score("features_forgetting", "features forget", "score that linear probes of the earlier tasks "
           "lost: what the features forgot", features_forgetting, needs=(PROBES,),
           higher_is_better=False, visibility="always"),
     Score("head_gap", "head gap", "final score of linear probes of the earlier tasks, minus that "
           "of the heads: what the heads miss in the features", head_gap, needs=(PROBES,),
           higher_is_better=False, visibility="always"),
-    # Mean over j > 0 of P[j - 1, j] - P of the pretrained model (Lopez-Paz & Ranzato 2017, eq. 4)
     Score("forward_transfer", "FWT", "score of a linear probe of each later task right before the "
           "task, minus that of the pretrained model", forward_transfer, Steps.mean_of_later,
           needs=(PROBES,), visibility="always"),
-    # Mean over j > 0 of R[j - 1, j] - the base model's score on task j (the same)
+    # Mean over j > 0 of R[j - 1, j] - the base model's score on task j, as `forward_transfer`
     Score("zero_shot_transfer", "zero-shot FWT", "zero-shot score of each later task right "
           "before the task, minus that of the base model",
           lambda _, measures: _mean(stage.get("ahead") for stage in measures), Steps.mean_of_later,

@@ -76,12 +76,8 @@ def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
 def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
     """Construct each baseline's method and let it check the protocol.
 
-    Raises
-    ------
-    SuiteError, SettingsError
-        For the first baseline whose settings do not fit its method or the protocol.
-    PluginError
-        If a method cannot be imported.
+    Raises a SuiteError or SettingsError for the first baseline whose settings do not fit its method
+    or the protocol, or a PluginError if a method cannot be imported.
     """
     for baseline in baselines:
         kind = METHODS.get(baseline.method)

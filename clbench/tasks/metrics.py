@@ -175,14 +175,8 @@ def score(
 
     `outputs` are logits of shape (n, C), or predictions of shape (n,) or (n, 1) for regression;
     `labels` are class numbers or targets, shape (n,), and `groups` the numbers of the groups of
-    rows, shape (n,), for metrics that score groups.
-
-    Raises
-    ------
-    DataError, PluginError
-        If a metric is unknown or not finite, returns no number, or changes global state.
-    NonFiniteLossError
-        If an output is not finite: training has diverged.
+    rows, shape (n,), for metrics that score groups. Raises a NonFiniteLossError if an output is not
+    finite, and a DataError or PluginError for a metric that is unknown or misbehaves.
     """
     if not np.isfinite(outputs).all():
         rows = int((~np.isfinite(outputs)).reshape(len(outputs), -1).any(axis=1).sum())

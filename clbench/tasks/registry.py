@@ -71,10 +71,8 @@ def load_task(name: str, *, data: Path | None, base: Path, own: Mapping[str, Own
 
     Raises
     ------
-    UnknownNameError
-        If there is no such task.
-    DataError
-        If its rows cannot be read or are invalid.
+    UnknownNameError, DataError
+        If there is no such task, or its rows cannot be read or are invalid.
     """
     return check_task(name, _loader(name, own)(TaskSource(data, base)))
 
@@ -84,13 +82,8 @@ def load_column(
 ) -> dict[str, dict[int, str]]:
     """Return the cells of a column of a task, by split (``train``, ``validation``) and row.
 
-    Rows have the numbers of `Rows.index`. The task must be one in files or on the hub; the
-    parameters are those of `load_task`.
-
-    Raises
-    ------
-    DataError
-        If the column is missing.
+    Rows have the numbers of `Rows.index`; the parameters are those of `load_task`. Raises a
+    DataError if the column is missing, or the task is neither in files nor on the hub.
     """
     loader = _loader(name, own)
     if not isinstance(loader, FileTask | HubTask):
@@ -103,13 +96,9 @@ def task_identity(
 ) -> dict[str, Any]:
     """Return what decides the rows and metrics of a task, without loading the task.
 
-    That is digests of files, rows or code, or the revision of a hub repository. Unknown names,
-    missing files and unknown metrics raise the errors of `load_task`.
-
-    Returns
-    -------
-    dict
-        Plain JSON values without paths. Equal identities mean equal rows.
+    That is digests of files, rows or code, or the revision of a hub repository, as plain JSON
+    values without paths: equal identities mean equal rows. Unknown names, missing files and unknown
+    metrics raise the errors of `load_task`.
     """
     loader = _loader(name, own)
     identify = getattr(loader, "identity", None)
@@ -161,8 +150,6 @@ def code_identity(entry: Any) -> dict[str, str]:
 
 def _loader(name: str, own: Mapping[str, OwnTaskSpec]) -> Any:
     if name in own:
-        if error := _task_error(name, callable):
-            raise DataError(f"[task.{name}]: {error}.")
         spec = own[name]
         if isinstance(spec, FileTaskSpec):
             return FileTask(name, spec)
@@ -181,10 +168,7 @@ def _loader(name: str, own: Mapping[str, OwnTaskSpec]) -> Any:
 def check_task(name: str, task: Any) -> Task:
     """Return `task`, what the loader of `name` returned, if it can be trained on and scored.
 
-    Raises
-    ------
-    DataError
-        If not; names the split and what is wrong with it.
+    Raises a DataError if not, which names the split and what is wrong with it.
     """
     where = f"task {name!r}"
     if not isinstance(task, Task):

@@ -12,6 +12,7 @@ import pydantic
 from pydantic_core import PydanticCustomError
 
 from clbench.core.errors import DataError
+from clbench.core.registry import Seed
 from clbench.tasks.synthetic import TRAIN_ROWS, VALIDATION_ROWS
 from clbench.tasks.template import Template
 
@@ -43,6 +44,7 @@ HubName = Annotated[
 Answer = Annotated[
     str, _matching(r"\S(.*\S)?", "must be one line of text, without blanks around it")
 ]
+Answers = Annotated[list[Answer], pydantic.Field(min_length=2)]
 Joined = Annotated[list[Name], pydantic.Field(min_length=1)]
 Separator = Annotated[
     str, _matching(r'[^\n\r"]', "must be one character, and no quote or line break")
@@ -58,6 +60,27 @@ SUFFIXES: dict[str, Format] = {
     ".pq": "parquet",
 }
 """File formats by suffix."""
+
+
+def label_name(value: Any) -> Any:
+    """Return a label as text, so that 1, 1.0 and "1" are one class; None if it is missing.
+
+    Whole floats lose their point, as columns of whole numbers with gaps are read as floats. Text is
+    in Unicode's form NFC, in which a letter with an accent is one character.
+    """
+    if value is None or value != value:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return normalize("NFC", str(value)).strip() or None
+
+
+LabelName = Annotated[
+    str, pydantic.BeforeValidator(lambda v: v if isinstance(v, list | dict) else label_name(v))
+]
+"""The name of a class or domain in settings; numbers become text as in `label_name`."""
 
 
 class TableSpec(pydantic.BaseModel):
@@ -99,11 +122,11 @@ class TableSpec(pydantic.BaseModel):
     label: Name
     target: Name | None = None
     prompt: Name | None = None
-    answers: Annotated[list[Answer], pydantic.Field(min_length=2)] | dict[str, Answer] | None = None
+    answers: Answers | dict[LabelName, Answer] | None = None
     choices: Annotated[list[Name], pydantic.Field(min_length=2)] | None = None
     group: Annotated[list[Name], pydantic.Field(min_length=1)] | None = None
-    labels: Annotated[list[str], pydantic.Field(min_length=2)] | None = None
-    without: Annotated[list[str], pydantic.Field(min_length=1)] | None = None
+    labels: Annotated[list[LabelName], pydantic.Field(min_length=2)] | None = None
+    without: Annotated[list[LabelName], pydantic.Field(min_length=1)] | None = None
     regression: bool = False
     metrics: Annotated[list[str], pydantic.Field(min_length=1)] | None = None
     skip_blank: bool = False
@@ -121,11 +144,6 @@ class TableSpec(pydantic.BaseModel):
     @classmethod
     def _as_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
-
-    @pydantic.field_validator("labels", mode="before")
-    @classmethod
-    def _as_names(cls, value: Any) -> Any:
-        return [label_name(item) for item in value] if isinstance(value, list) else value
 
     @pydantic.model_validator(mode="after")
     def _check_keys_together(self) -> Self:
@@ -157,12 +175,8 @@ class TableSpec(pydantic.BaseModel):
     def template(self, classes: Sequence[str], where: str = "") -> Template:
         """Return the template of prompts and answers for these classes.
 
-        Messages begin with `where`.
-
-        Raises
-        ------
-        DataError
-            If the prompt is invalid, or answers do not fit the classes.
+        Raises a DataError, which begins with `where`, if the prompt is invalid, or answers do not
+        fit the classes.
         """
         answers = self.answers or {}
         if isinstance(answers, list):
@@ -315,7 +329,7 @@ class SyntheticTaskSpec(pydantic.BaseModel):
     synthetic: SyntheticName
     train: Annotated[int, pydantic.Field(ge=2, le=TRAIN_ROWS)] = 2000
     validation: Annotated[int, pydantic.Field(ge=1, le=VALIDATION_ROWS)] = 500
-    seed: Annotated[int, pydantic.Field(ge=0, lt=2**32)] = 0
+    seed: Seed = 0
     label_noise: Annotated[float, pydantic.Field(ge=0.0, le=1.0)] = 0.0
 
 
@@ -336,28 +350,6 @@ OwnTaskTable = Annotated[
     pydantic.Discriminator(_kind),
 ]
 """`OwnTaskSpec` for pydantic: the keys `hub` and `synthetic` decide the kind."""
-
-
-def label_name(value: Any) -> Any:
-    """Return a label as text, so that 1, 1.0 and "1" are one class; None if it is missing.
-
-    Whole floats lose their point, as columns of whole numbers with gaps are read as floats. Text is
-    in Unicode's form NFC, in which a letter with an accent is one character.
-    """
-    if value is None or value != value:
-        return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return normalize("NFC", str(value)).strip() or None
-
-
-LabelName = Annotated[
-    str,
-    pydantic.BeforeValidator(lambda v: v if isinstance(v, list | dict) else label_name(v)),
-]
-"""The name of a class or domain in settings; numbers become text as in `label_name`."""
 
 
 def _error(text: str) -> PydanticCustomError:

@@ -150,12 +150,8 @@ def generate(
     one, and neither split depends on the size of the other. No text is in both splits, whatever
     the seeds. Each block of C rows, for C classes, holds each class once. Seed 0 takes the first
     rows of the file, any other seed a sample; large splits of two seeds share rows. The other
-    parameters are those of `clbench.tasks.spec.SyntheticTaskSpec`.
-
-    Returns
-    -------
-    dict
-        ``train`` and ``validation``: rows ``(text, second text or None, label)``.
+    parameters are those of `clbench.tasks.spec.SyntheticTaskSpec`. A row of ``train`` and
+    ``validation`` is ``(text, second text or None, label)``.
     """
     rows = {
         split: [rows[i] for i in _sample(name, split, size, seed)]

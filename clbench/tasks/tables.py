@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from clbench.tasks.template import Template
 LARGEST_TARGET = 1e38
 """Largest absolute value of a target; float32 holds no number beyond 3.4e38."""
 UNLABELLED = " Unlabelled test splits have -1; name another split."
+ONE_WAY = "Write each number in one way, or list the classes in `labels`."
 MANY_CLASSES = 20
 """More classes than this, and than half the rows, count as a mistake."""
 
@@ -120,7 +120,15 @@ class Table:
         labels = [label_name(cell) for cell in self._labels()]
         where = f"{self.where}: column {self.spec.label!r} (key 'label')"
         first_rows = dict(zip(labels[::-1], self.positions[::-1], strict=True))
-        names = _check_spellings(first_rows, where, self.at)
+        names, spellings = sorted(first_rows), dict[float | str, str]()
+        for name in names:
+            number = _as_number(name)
+            other = spellings.setdefault(number if math.isfinite(number) else name, name)
+            if other != name:
+                raise errors.DataError(
+                    f"{where} has {other!r} on {self.at(first_rows[other])} and {name!r} on "
+                    f"{self.at(first_rows[name])}. {ONE_WAY}"
+                )
         if len(names) > MANY_CLASSES and 2 * len(names) > len(labels):
             raise errors.DataError(
                 f"{where} has {len(names)} different values in {len(labels)} rows, too many for "
@@ -215,26 +223,9 @@ def check_columns(columns: Sequence[str], header: Sequence[str], where: str) -> 
             raise errors.DataError(f"{where}: there is no column {column!r}.{hint}")
 
 
-def _check_spellings(
-    first_rows: Mapping[str, int], where: str, at: Callable[[int], str]
-) -> list[str]:
-    """Return labels, sorted; raise a DataError if two of them are the same number."""
-    spellings: dict[float | str, str] = {}
-    for name in (names := sorted(first_rows)):
-        number = _as_number(name)
-        other = spellings.setdefault(number if math.isfinite(number) else name, name)
-        if other != name:
-            raise errors.DataError(
-                f"{where} has {other!r} on {at(first_rows[other])} and {name!r} on "
-                f"{at(first_rows[name])}. Write each number in one way, or list the classes in "
-                "`labels`."
-            )
-    return names
-
-
-def _as_written(text: str, column: str) -> Iterator[Any]:
-    """Yield the cells of a column of JSON Lines, numbers as they are written."""
-    decoder, at = json.JSONDecoder(parse_int=str, parse_float=str), 0
+def _cells(text: str, column: str) -> Iterator[Any]:
+    """Yield the cells of a column of JSON Lines, where pyarrow does not tell 1 from 1.0."""
+    decoder, at = json.JSONDecoder(), 0
     while start := re.compile(r"\s*(?=\S)").match(text, at):
         row, at = decoder.raw_decode(text, start.end())
         yield row.get(column)
@@ -386,12 +377,15 @@ class FileTask(TableTask):
                 )
             check_columns(columns, table.column_names, where)
             cells = {column: table.column(column).to_pylist() for column in columns}
-            is_float = pa.types.is_floating(table.column(spec.label).type)  # where 1 becomes 1.0
-            if kind == "jsonl" and is_float and spec.has_classes and not spec.labels:
-                written = [*_as_written(content.decode("utf-8-sig"), spec.label)]
-                rows = {str(label): row for row, label in reversed([*enumerate(written)])}
-                column = f"{where}: column {spec.label!r} (key 'label')"
-                _check_spellings(rows, column, lambda row: f"line {line(row)}")
+            is_float = kind == "jsonl" and pa.types.is_floating(table.column(spec.label).type)
+            if is_float and spec.has_classes and not spec.labels:
+                labels = [*_cells(content.decode("utf-8-sig"), spec.label)]
+                whole = {label for label in labels if type(label) is int}
+                if twice := sorted(whole.intersection(x for x in labels if type(x) is float)):
+                    raise errors.DataError(
+                        f"{where}: column {spec.label!r} (key 'label') has both {twice[0]:.0f} and "
+                        f"{twice[0]:.1f}. {ONE_WAY}"
+                    )
         except (pa.ArrowException, OSError, ValueError) as error:
             if kind != "parquet" and (problem := not_utf8(content, spec.paths[split])):
                 raise errors.DataError(f"{where}{problem}") from error
@@ -411,19 +405,16 @@ class FileTask(TableTask):
 
 def _line(content: bytes, kind: str, separator: str, row: int, *, quotes: bool) -> int:
     """Return the line on which a row of a file begins, from 1; 0 if the file has none."""
-    text = io.StringIO(content.decode("utf-8-sig", "replace"), newline="")
-    if kind == "parquet":
-        return 0
+    text, begins = io.StringIO(content.decode("utf-8-sig", "replace"), newline=""), list[int]()
     if kind == "jsonl":
-        return next(islice((n for n, some in enumerate(text, 1) if some.strip()), row, None), 0)
-    quoting: Any = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    reader, begins = csv.reader(text, delimiter=separator, quoting=quoting), list[int]()
-    with suppress(csv.Error):  # a field is too long
-        begin = 1
-        for record in reader:
-            if record:  # empty lines do not count
-                begins.append(begin)
-            begin = reader.line_num + 1
-            if len(begins) > row + 1:  # the first one is the header
-                return begins[-1]
-    return 0
+        begins = [number for number, line in enumerate(text, 1) if line.strip()]
+    elif kind != "parquet":
+        quoting: Any = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+        reader, end = csv.reader(text, delimiter=separator, quoting=quoting), 0
+        with suppress(csv.Error):  # a field is too long
+            for record in reader:
+                if record:  # empty lines do not count
+                    begins.append(end + 1)
+                end = reader.line_num
+        del begins[:1]  # the header
+    return begins[row] if row < len(begins) else 0

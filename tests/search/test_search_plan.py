@@ -11,11 +11,11 @@ from clbench.search import SearchSettings
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"trials": 0}, "trials=0: must be 1 or more"),
-        ({"grace": 0}, "grace=0"),
-        ({"reduction": 1.0}, "reduction=1.0: must be above 1"),
-        ({"seed": 2**32}, "seed=4294967296: must be from 0 to 4294967295"),
-        ({"time_limit": 0.0}, "time_limit=0.0: must be above 0 seconds"),
+        ({"trials": 0}, "trials: must be greater than 0, got 0"),
+        ({"grace": 0}, "grace: must be greater than 0"),
+        ({"reduction": 1.0}, r"reduction: must be greater than 1, got 1\.0"),
+        ({"seed": 2**32}, "seed: must be less than 4294967296"),
+        ({"time_limit": 0.0}, "time_limit: must be greater than 0, got 0"),
         ({"searcher": "grid"}, "searcher: must be 'bayes' or 'random', got 'grid'"),
         ({"division": "x"}, "division: must be 'code' or 'paper', got 'x'"),
         ({"scheduler": "x"}, "scheduler: must be 'asha' or 'none', got 'x'"),

@@ -141,7 +141,7 @@ def test_a_model_folder_beside_the_suite_is_found(
         (
             {"seeds": [-1]},
             SettingsError,
-            "seeds: must be whole numbers from 0 to 4294967295, got -1",
+            "seeds item 1: must be greater than or equal to 0, got -1",
         ),
         ({"seeds": []}, SettingsError, "seeds: is empty"),
         ({"limit": 0}, SettingsError, "limit: must be greater than 0, got 0"),

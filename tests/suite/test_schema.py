@@ -59,7 +59,7 @@ def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None
         (('"soft"]', '"lwf"]\n[baseline.lwf]\nof = "ewc"'), SuiteError,
          r"\[baseline.lwf\]: 'lwf' is already a baseline or method"),
         (("[baseline.soft]", '[baseline."a b"]\nof = "ewc"\n[baseline.soft]'), SuiteError,
-         "'a b' cannot be a name: a name consists of at most"),
+         r'baseline."a b"\]: a name consists of at most'),
         (("task_batch_size = { \"synthetic/sentiment\"", "task_batch_size = { \"sentiment\""),
          SuiteError, r"task_batch_size.sentiment: there is no task 'sentiment'"),
         (("task_batch_size = {", "task_metric = { \"synthetic/sentiment\" = \"mse\" }\n"

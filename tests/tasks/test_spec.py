@@ -39,6 +39,12 @@ def test_the_suffix_decides_the_format(path: str, kind: str) -> None:
     assert spec(train=path, format="tsv").format_of(path) == "tsv"
 
 
+def test_settings_name_classes_as_rows_do() -> None:
+    table = spec(without=[3, "cafe\u0301 "], answers={"cafe\u0301": "coffee", "a": "b"})
+    assert table.without == ["3", "caf\u00e9"]
+    assert table.answers == {"caf\u00e9": "coffee", "a": "b"}
+
+
 def test_labels_may_be_numbers_in_the_suite() -> None:
     assert spec(labels=[0, 1.0, "two"]).labels == ["0", "1", "two"]
 

@@ -211,7 +211,7 @@ def test_typed_labels_keep_their_types_or_are_an_error(load: Callable[..., Task]
     assert load(lines(0.0, 1.0, 1.0), "t.jsonl").labels == ("0", "1")
     assert load(lines(0, 1.0, 0), "t.jsonl").train.labels.tolist() == [0, 1, 0]
     for mixed in (lines(0, 1.0, 1), lines(0, 1.0, 1).replace("\n", " ")):
-        with pytest.raises(DataError, match=r"'label'\) has '1' on row 2 and '1\.0' on row 1"):
+        with pytest.raises(DataError, match=r"'label'\) has both 1 and 1\.0\."):
             load(mixed, "t.jsonl")
     assert load(lines(0, 1.0, 1), "t.jsonl", labels=[0, 1]).train.labels.tolist() == [0, 1, 1]
     assert load(lines(0, 1.0, 1), "t.jsonl", regression=True).train.labels.tolist() == [0, 1, 1]
