@@ -60,10 +60,9 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
     Before training, then every `every` steps as far as the `budget` allows, and at the end, it fits
     linear probes on the features for each of `tasks`, and takes the loss on held-out texts. The
     logs have ``forgetting/<task>`` (accuracy) and ``forgetting/language`` (loss in nats), and both
-    again with ``_change``, the difference from the start: below 0 is worse. Every logger that the
-    Trainer reports to gets them, and so does ``state.log_history``. Checkpoints hold the start and
-    what is scored, which must be the same when a training resumes. The model is scored in
-    evaluation mode; weights, dropout and order of rows are as without the callback.
+    again with ``_change``, the difference from the start: below 0 is worse. Checkpoints hold the
+    start and what is scored, which must be the same when a training resumes. Weights, dropout and
+    order of rows are as without the callback.
 
     Parameters
     ----------
@@ -164,7 +163,8 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         if not self.curve or self.curve[-1]["step"] != state.global_step:
             self._others = self._score(args, state, control, state.global_step, **kwargs)
         elif not self._below():  # resumed from a step that was scored: keep its weights, too
-            self._keep(state.global_step, kwargs["model"])
+            model = _audited(kwargs["model"], kwargs["processing_class"]).model
+            self._keep(state.global_step, model)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of the callback."""
@@ -303,7 +303,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
     def _keep(self, at: int, model: torch.nn.Module) -> None:
         """Copy the weights of a step, if they may have to be restored."""
         if self.action == "restore":
-            weights = _inner(model).state_dict()
+            weights = model.state_dict()
             self._kept = at, {name: v.detach().cpu().clone() for name, v in weights.items()}
 
     def _act(
@@ -346,14 +346,9 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         warnings.warn(text, stacklevel=2)
 
 
-def _inner(model: Any) -> Any:
-    """Return a model without the wrapper of its adapters."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
 def _audited(model: Any, tokenizer: Any) -> AuditedModel:
     """Return the model that a Trainer trains, as one under audit."""
-    inner = _inner(model)
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     if tokenizer is None or not hasattr(tokenizer, "pad_token_id"):
         raise ModelError(
             "ForgettingCallback: the Trainer has no tokenizer. Give it as processing_class."
