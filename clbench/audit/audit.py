@@ -185,8 +185,7 @@ def audit(
     Raises
     ------
     ClbenchError
-        If a model cannot be loaded safely or is not of the base model's kind, a task cannot be
-        probed, or the corpus is too short; all of it before any long work.
+        Before any long work: if a model, a task or the corpus cannot be used.
     """
     settings = {"rows": rows, "texts": texts, "margin": margin}
     key = identify(base, tuned, seed, tasks=tuple(tasks), data=data, corpus=corpus, **settings)
@@ -265,14 +264,13 @@ class Auditor:
         own = [items.has_head_for(self.base, each, generic=self.generic) for each in self.tasks]
         fewest = min(self.tasks, key=lambda each: len(each.rows))
         needed = changes.items_needed(1.0, change, ALPHA / (1 + len(own) + sum(own)))
-        share, words = len(fewest.rows) / needed, "suffice"
-        if share < UNRELATED:
-            words = "are too few"
-            if share > change:
-                words = f"suffice if at most {100 * share:.0f} % of them flip"
-            words += f"; {math.ceil(UNRELATED * needed):,} suffice in any case"
-        begin = f"{named('detect', change)}: {len(fewest.rows)} rows of {fewest.name}"
-        return f"{begin} {words} ({100 * POWER:.0f} % power)."
+        share, words = len(fewest.rows) / needed, "are too few"
+        if share > change:  # as at least that share flips
+            words = f"suffice if at most {100 * min(share, 1.0):.0f} % of them flip"
+        return (
+            f"{named('detect', change)}: {len(fewest.rows)} rows of {fewest.name} {words} "
+            f"({100 * POWER:.0f} % power); {math.ceil(UNRELATED * needed):,} suffice in any case."
+        )
 
     def look(self, model: AuditedModel) -> Observation:
         """Return what a model predicts."""
@@ -305,29 +303,20 @@ class Auditor:
             is_same = before.weights[key[0]] == after.weights[key[0]]
             samples[key] = changes.UNCHANGED if is_same else each.sample()
         judged = changes.judge(samples, self.margin)
-        return changes.Comparison(
-            changes.LanguageChange(
-                self.loss.description,
-                float(before.losses.mean()),
-                float(after.losses.mean()),
-                judged[LANGUAGE],
-                self.loss.title,
-            ),
-            tuple(
-                changes.TaskChange(
-                    name,
-                    part,
-                    float(right[part, name][0].mean()),
-                    float(right[part, name][1].mean()),
-                    by_name[name].chance,
-                    flips[part, name],
-                    judged[part, name],
-                    tuple(_flipped(by_name[name], before, after, (part, name))),
-                )
-                for part, name in right
-            ),
-            before.weights == after.weights,
+        means = float(before.losses.mean()), float(after.losses.mean())
+        language = changes.LanguageChange(
+            self.loss.description, *means, judged[LANGUAGE], self.loss.title
         )
+        tasks = []
+        for key, both in right.items():
+            task, (base, tuned) = by_name[key[1]], (float(each.mean()) for each in both)
+            flipped = tuple(_flipped(task, before, after, key))
+            tasks.append(
+                changes.TaskChange(
+                    task.name, key[0], base, tuned, task.chance, flips[key], judged[key], flipped
+                )
+            )
+        return changes.Comparison(language, tuple(tasks), before.weights == after.weights)
 
     def without_behaviour(
         self, model: AuditedModel, comparison: changes.Comparison
@@ -336,9 +325,8 @@ class Auditor:
         if any(task.part == "behaviour" for task in comparison.tasks):
             return
         base = self.base
-        if base.head is None or model.head is None:
-            lacks = base if base.head is None else model
-            yield f"No behaviour: {lacks.name} has no head of its own."
+        if lacking := [each.name for each in (base, model) if each.head is None]:
+            yield f"No behaviour: {lacking[0]} has no head of its own."
         elif base.head != model.head:
             yield "No behaviour: one model has classes, the other a language-model head."
         elif base.head == "classes":

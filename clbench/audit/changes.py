@@ -97,10 +97,9 @@ class Change:
 
     def to_json(self, key: str = "verdict") -> dict[str, Any]:
         """Return plain values, with the audit's word under `key`."""
-        values = asdict(self)
+        values = {**asdict(self), "p_holm": self.p_family}  # as earlier versions call p_family
         values.pop("verdict")
-        # Readers of earlier versions know the corrected p as p_holm.
-        return {**values, "p_holm": self.p_family, key: self.word}
+        return {**values, key: self.word}
 
 
 @dataclass(frozen=True)
@@ -137,15 +136,11 @@ class Flips:
         1934), which excludes 0 exactly where McNemar's test rejects, and the score interval of
         Tango (1998, Statistics in Medicine 17), which also covers the chance in that number.
         """
-        exact, score = self._given_flips(level), tango(self.gained, self.lost, self.n, level)
-        return min(exact[0], score[0]), max(exact[1], score[1])
-
-    def _given_flips(self, level: float) -> Bounds:
-
         k, m, tail = self.gained, self.gained + self.lost, (1.0 - level) / 2
         low = float(betaincinv(k, m - k + 1, tail)) if k else 0.0
         high = float(betaincinv(k + 1, m - k, 1.0 - tail)) if k < m else 1.0
-        return m * (2 * low - 1) / self.n, m * (2 * high - 1) / self.n
+        score = tango(self.gained, self.lost, self.n, level)
+        return min(m * (2 * low - 1) / self.n, score[0]), max(m * (2 * high - 1) / self.n, score[1])
 
     def sample(self) -> Sample:
         """Return the change to judge."""
@@ -224,8 +219,8 @@ def judge(samples: Mapping[Key, Sample], margin: float, alpha: float = ALPHA) ->
             verdict = "worse" if high < 0 else "better"
         size, needed = abs(sample.difference), None
         if verdict == "no difference shown":  # to exclude 0, or to lie within both margins
-            distance, power = max(size, margin - size), (1.0 + POWER) / 2
-            needed = items_needed(sample.variance, distance, rate, power)
+            distance = max(size, margin - size)
+            needed = items_needed(sample.variance, distance, rate, (1.0 + POWER) / 2)
         p = sample.p, min(1.0, tests * sample.p)
         changes[name] = Change(sample.difference, low, high, 1.0 - rate, *p, verdict, needed)
     return changes
@@ -337,7 +332,7 @@ class Comparison:
 
     @property
     def measures(self) -> list[TaskChange | LanguageChange]:
-        """All measures by part; in each losses first, then doubts, gains, and what was kept."""
+        """All measures by part; in each, losses come first, then doubts, gains, and the rest."""
         both: list[TaskChange | LanguageChange] = [self.language, *self.tasks]
         return sorted(
             both, key=lambda m: (PARTS.index(m.part), LOSSES_FIRST.index(m.change.verdict))

@@ -72,11 +72,7 @@ class Items:
     def of(cls, task: Task, count: int, seed: int) -> Self:
         """Return at most `count` rows of a task, stratified by class.
 
-        Raises
-        ------
-        DataError
-            If the task has no classes, a row of it has several texts to choose from, it has too
-            few rows, or all of them have one class.
+        Raises a DataError if the task is no classification, or has too few rows or classes.
         """
         if not task.labels or task.train.choices:
             kind = "is multiple choice" if task.train.choices else "has no classes"
@@ -87,47 +83,37 @@ class Items:
         if len(rows) < count:
             more = task.train.take(stratified(task.train.labels, count - len(rows), rng))
             rows, training = Rows.joined([rows, more]), len(more)
+        return cls._in_folds(task, rows, rng, training)
+
+    @classmethod
+    def _in_folds(cls, task: Task, rows: Rows, rng: np.random.Generator, training: int = 0) -> Self:
+        """Return rows of a task with every class spread evenly over the folds."""
         _, sizes = np.unique(rows.labels, return_counts=True)
         if len(rows) < FEWEST_ROWS:
             raise DataError(
                 f"task {task.name!r}: {len(rows)} rows are too few, at least {FEWEST_ROWS} are "
-                "needed. Use more rows (--rows), or another task."
+                "needed, and as many again for mend. Use more rows (--rows), or another task."
             )
         if len(sizes) < 2:
             raise DataError(
-                f"task {task.name!r}: all {len(rows)} rows have the same class. Choose "
-                "another task."
+                f"task {task.name!r}: all {len(rows)} rows have the same class. Choose another."
             )
-        folds = _folds(rows.labels, rng)
+        order = rng.permutation(len(rows))
+        by_class = order[np.argsort(rows.labels[order], kind="stable")]
+        folds = np.empty(len(rows), dtype=np.int64)
+        folds[by_class] = np.arange(len(rows)) % FOLDS
         return cls(task, rows, folds, int(sizes.max()) / len(rows), training)
 
     def split(self, count: int) -> "tuple[Items, Items]":
         """Return two parts: `count` rows, or half of them if there are fewer, and the rest.
 
-        Raises a DataError if a part has too few rows.
+        Raises a DataError as `of`.
         """
         labels, rng = self.rows.labels, numpy_stream("audit split", self.name, 0)
         first = stratified(labels, min(count, len(labels) // 2), rng)
         rest = np.setdiff1d(np.arange(len(labels)), first)
-        parts = []
-        for at in (first, rest):
-            if len(at) < FEWEST_ROWS:
-                raise DataError(
-                    f"task {self.name!r}: {len(labels)} rows are too few to choose on some and "
-                    f"score on others. Give {2 * FEWEST_ROWS} or more."
-                )
-            folds = _folds(labels[at], rng)
-            parts.append(Items(self.task, self.rows.take(at), folds, self.chance))
-        return parts[0], parts[1]
-
-
-def _folds(labels: Ints, rng: np.random.Generator) -> Ints:
-    """Return a fold for each row, with every class spread evenly over the folds."""
-    order = rng.permutation(len(labels))
-    by_class = order[np.argsort(labels[order], kind="stable")]
-    folds = np.empty(len(labels), dtype=np.int64)
-    folds[by_class] = np.arange(len(labels)) % FOLDS
-    return folds
+        one, two = (self._in_folds(self.task, self.rows.take(at), rng) for at in (first, rest))
+        return one, two
 
 
 def load_items(
@@ -135,18 +121,8 @@ def load_items(
 ) -> list[Items]:
     """Return the items of tasks by name; a suite file (``*.toml``) stands for its own tasks.
 
-    Parameters
-    ----------
-    data
-        Folder with copies of hub repositories.
-    rows, extra
-        Most rows of each task are `rows`, and `extra` ones for another purpose.
-
-    Raises
-    ------
-    ClbenchError
-        If there is no such folder, `rows` are too few, a task is unknown, named twice or cannot be
-        used, or a suite file has no tasks of its own.
+    Each has at most `rows` rows, and `extra` ones for another purpose; `data` is a folder with
+    copies of hub repositories. Raises a ClbenchError if one of them is wrong, or a task is.
     """
     if not isinstance(rows, Integral) or rows < FEWEST_ROWS:
         raise SettingsError(f"{named('rows', rows)}: must be {FEWEST_ROWS} or more.")
@@ -277,8 +253,6 @@ class LanguageLoss:
         As `clbench.tasks.corpus.resolve_corpus` returns it.
     count, seed
         Most texts, and the seed of their sample and masks.
-    device
-        Where to compute.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from typing import Any
 from clbench.audit.changes import UNCHANGED, Change, Flips, judge
 from clbench.audit.items import Bools, Items, Part, has_head_for, hits, load_items
 from clbench.audit.models import AuditedModel, load_base, load_tuned
-from clbench.audit.weights import DEPTHS, TUNED, Mixer, Mixture
+from clbench.audit.weights import BASE, DEPTHS, TUNED, Mixer, Mixture
 from clbench.core.errors import SettingsError, named
 from clbench.core.user_code import own_state
 from clbench.results.fronts import front
@@ -33,6 +33,11 @@ class Point:
     kept: float
     learned: float
 
+    @property
+    def merit(self) -> float:
+        """Their sum, by which mixtures are chosen."""
+        return round(self.kept + self.learned, 9)
+
 
 @dataclass(frozen=True)
 class Mended:
@@ -43,14 +48,14 @@ class Mended:
     points
         All mixtures that were tried.
     chosen
-        The best of the front, by the mean of both scores; `TUNED` if nothing beats it.
+        The best by the mean of both scores; `TUNED` if nothing beats it.
     before, after
         Accuracies of the tuned and the mended model by task, on rows that the sweep did not see.
     changes
         Mended minus tuned by task, on these rows, judged together.
     instead
-        If `worse` tasks speak against the choice: the best single α that beats the tuned model on
-        the rows of the sweep, and has no such task here; None if there is none.
+        If tasks are `worse`: the best single α that beats the tuned model on the rows of the sweep
+        and makes none worse here; None if there is none.
     """
 
     base: str
@@ -66,8 +71,13 @@ class Mended:
     instead: Mixture | None = None
 
     @property
+    def unseen(self) -> list[tuple[str, float, float, Change]]:
+        """Each task with both accuracies and the change, on rows that the sweep did not see."""
+        return [(name, self.before[name], self.after[name], c) for name, c in self.changes.items()]
+
+    @property
     def worse(self) -> list[str]:
-        """The tasks that speak against the choice, as `losses` says."""
+        """The tasks that speak against the choice: see `losses`."""
         return losses(self.changes, self.learn)
 
     @property
@@ -92,22 +102,14 @@ class Mended:
                 {**_plain(p.mixture), "kept": p.kept, "learned": p.learned} for p in self.points
             ],
             "unseen": {
-                name: {
-                    "tuned": self.before[name],
-                    "mended": self.after[name],
-                    **change.to_json("word"),
-                }
-                for name, change in self.changes.items()
+                name: {"tuned": tuned, "mended": mended, **change.to_json("word")}
+                for name, tuned, mended, change in self.unseen
             },
         }
 
 
 def losses(changes: Mapping[str, Change], learn: str) -> list[str]:
-    """Return the tasks that are shown to be worse.
-
-    A loss of the task learned counts only if no task to keep is shown to be better: it is the price
-    of that.
-    """
+    """Return the tasks shown to be worse, without the one learned if that paid for a better one."""
     found = [name for name, change in changes.items() if change.verdict == "worse"]
     gains = [name for name, change in changes.items() if change.verdict == "better"]
     return [] if found == [learn] and gains else found
@@ -140,12 +142,10 @@ def mend(
 
     Parameters
     ----------
-    base, tuned
-        As in `clbench.audit.audit.audit`; an adapter is merged.
+    base, tuned, data, device, seed, tell
+        As in `clbench.audit.audit.audit`.
     keep, learn
         Tasks that the base model can do, and the task that the tuned model learned.
-    data, device, seed, tell
-        As in `clbench.audit.audit.audit`.
     rows
         Most rows of each task for the final scores; the sweep has 200 others.
     alpha
@@ -158,11 +158,7 @@ def mend(
     AuditedModel
         The tuned model with the weights that were chosen.
 
-    Raises
-    ------
-    ClbenchError
-        As `clbench.audit.audit.audit`; if a task is both to keep and to learn; or if it has too
-        few rows.
+    Raises a ClbenchError as `clbench.audit.audit.audit`.
     """
     if alpha is not None and not 0.0 < alpha < 1.0:
         raise SettingsError(f"{named('alpha', alpha)}: must be between 0 and 1, such as 0.5.")
@@ -182,9 +178,8 @@ def mend(
     def score(items: Items) -> Bools:
         return hits(second, items, parts[items.name], where)
 
-    def best() -> Point:
-        # Equal scores: the mixture that was tried first, and the tuned model before all.
-        return max(points, key=lambda p: (round(p.kept + p.learned, 9), p.mixture == TUNED))
+    def best() -> Point:  # of equal ones the first, so the tuned model before all
+        return max(points, key=lambda p: p.merit)
 
     def visit(mixture: Mixture) -> None:
         if mixture not in [point.mixture for point in points]:
@@ -219,12 +214,10 @@ def mend(
     after, changes = test(chosen)
     instead = None
     if losses(changes, names[-1]):
-        least = next(p.kept + p.learned for p in points if p.mixture == TUNED)
-        others = [p for p in points if p.mixture == Mixture(p.mixture.alpha) != chosen]
-        others = [p for p in others if round(p.kept + p.learned - least, 9) > 0]
-        others.sort(key=lambda p: p.kept + p.learned, reverse=True)
-        single = (p.mixture for p in others)
-        instead = next((m for m in single if not losses(test(m)[1], names[-1])), None)
+        others = [p for p in points if p.mixture == Mixture(p.mixture.alpha) not in (chosen, BASE)]
+        others = [p for p in others if p.merit > points[0].merit]  # that of the tuned model
+        ranked = (p.mixture for p in sorted(others, key=lambda p: p.merit, reverse=True))
+        instead = next((m for m in ranked if not losses(test(m)[1], names[-1])), None)
     mixer.apply(chosen)
     mended = Mended(
         base,

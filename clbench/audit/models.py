@@ -38,8 +38,6 @@ class AuditedModel:
         As the user wrote it.
     model
         The whole model, with its head if the checkpoint has one.
-    backbone
-        The part of `model` without head.
     tokenizer
         The model's, or the base model's if its folder has none.
     head
@@ -89,11 +87,7 @@ class AuditedModel:
 def load_base(name: str) -> AuditedModel:
     """Return the base model of an audit.
 
-    Raises
-    ------
-    ModelError
-        If it cannot be found, is not safe to load or not a text model with layers, is quantised,
-        is an adapter, or has weights that are not finite.
+    Raises a ModelError if it is an adapter, or cannot be loaded safely as a text model in floats.
     """
     if locate.adapter_folder(name) is not None:
         raise ModelError(
@@ -105,11 +99,8 @@ def load_base(name: str) -> AuditedModel:
 def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
     """Return a model that was tuned from `base`: a whole model, or an adapter merged into it.
 
-    Raises
-    ------
-    ModelError
-        As `load_base`; and if the architecture, a size, the vocabulary or the tokenizer is not the
-        base model's, if the classes are in another order, or if an adapter belongs to another base.
+    Raises a ModelError as `load_base`; and if the architecture, a size, the tokenizer or the order
+    of classes is not the base model's, or an adapter belongs to another base.
     """
     if (adapter := locate.adapter_folder(name)) is not None:
         return _merge(name, adapter, base)
@@ -178,20 +169,16 @@ def _load(
     """Return a whole model with the head that its checkpoint has."""
     folder, config = checkpoint.open_checkpoint(name)
     kind = str((config.architectures or [""])[0])
+    head: HeadKind | None = None
     lacking: list[str] = []
     if kind.endswith("ForSequenceClassification") and type(config) in CLASSIFIERS:
         model, report = checkpoint.read_weights(CLASSIFIERS[type(config)], config, folder, name)
-        if not report["missing_keys"]:
-            return AuditedModel(
-                name, checkpoint.checked(model, folder, name), tokenizer, "classes", notes
-            )
-        lacking = sorted(report["missing_keys"])
+        head, lacking = "classes", sorted(report["missing_keys"])
     elif kind.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel", "ForPreTraining")):
         language = checkpoint.load_language_model(name)
-        if not language.missing:
-            model = checkpoint.checked(language.model, folder, name)
-            return AuditedModel(name, model, tokenizer, "language", notes)
-        lacking = [*language.missing]
+        model, head, lacking = language.model, "language", [*language.missing]
+    if head is not None and not lacking:
+        return AuditedModel(name, checkpoint.checked(model, folder, name), tokenizer, head, notes)
     if lacking:
         notes = (*notes, f"{name}: its head lacks {lacking[0]} and is not used.")
     return AuditedModel(name, checkpoint.load_backbone(name), tokenizer, None, notes)
@@ -208,25 +195,22 @@ def _rules(tokenizer: PreTrainedTokenizerBase) -> object:
 
 def _check_kind(name: str, config: PreTrainedConfig, base: AuditedModel) -> None:
     """Refuse models of another architecture, size or vocabulary than the base model."""
-    own, advice = base.model.config, "Give the base model that it was tuned from"
+    advice = "Give the base model that it was tuned from"
     for key, what in (
         ("model_type", "architecture"),
         ("hidden_size", "width"),
         ("num_hidden_layers", "number of layers"),
         ("num_attention_heads", "number of attention heads"),
+        ("vocab_size", "number of tokens"),
     ):
-        one, other = getattr(config, key, None), getattr(own, key, None)
+        one, other = getattr(config, key, None), getattr(base.model.config, key, None)
         if one != other:
+            if key == "vocab_size":
+                advice += "; if you added tokens, remove them by resize_token_embeddings"
             raise ModelError(
                 f"model {name!r}: its {what} ({key} = {one}) is not that of {base.name!r} "
                 f"({other}). {advice}."
             )
-    if config.vocab_size != own.vocab_size:
-        raise ModelError(
-            f"model {name!r}: its vocabulary has {config.vocab_size} tokens, that of {base.name!r} "
-            f"has {own.vocab_size}. {advice}; if tokens were added, remove them and resize with "
-            "resize_token_embeddings."
-        )
 
 
 def _check_shapes(tuned: AuditedModel, base: AuditedModel) -> None:

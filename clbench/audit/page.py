@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -34,37 +33,27 @@ def default_folder(base: str, tuned: Sequence[str], identity: str) -> Path:
 
 
 def check_folder(out: Path, identity: str) -> None:
-    """Check that the audit with this identity can be written into a folder; writes nothing.
+    """Raise a RunFolderError if the audit with this identity cannot be written into a folder.
 
-    Raises
-    ------
-    RunFolderError
-        If it cannot be made or written, or another audit or the user wrote a file in it.
+    This includes that another audit or the user wrote a file in it. Writes nothing.
     """
     files.check_folder(out)
-    found: Any = {}
-    with suppress(OSError, ValueError):
-        found = json.loads(files.read_file(out / FILE))
     figures = (f"figures/{name}.{kind}" for name in ("changes", "layers") for kind in FORMATS)
-    written = (FILE, "index.html", *figures)
-    other = next((f"a file {file}" for file in written if (out / file).exists()), None)
-    if isinstance(found, dict) and found.get("format") == FORMAT:
-        if found.get("identity") == identity:
+    written = (file for file in (FILE, "index.html", *figures) if (out / file).exists())
+    if (file := next(written, None)) is None:
+        return
+    other = f"a file {file}"
+    with suppress(OSError, ValueError, KeyError, TypeError):  # of a file that is no audit
+        found = json.loads(files.read_file(out / FILE))
+        if found["format"] == FORMAT and found.get("identity") == identity:
             return
-        names = [str(model.get("model")) for model in found.get("models", [])]
-        other = f"the audit of {', '.join(names)} against {found.get('base')} with other settings"
-    if other:
-        raise RunFolderError(f"{out} already has {other}. Choose another {named('out')}.")
+        names = ", ".join(model["model"] for model in found["models"])
+        other = f"the audit of {names} against {found['base']} with other settings"
+    raise RunFolderError(f"{out} already has {other}. Choose another {named('out')}.")
 
 
 def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")) -> Path:
-    """Write an audit into a folder, and return the path of its page.
-
-    Raises
-    ------
-    RunFolderError
-        As `check_folder`.
-    """
+    """Write an audit into a folder, and return the path of its page; errors as `check_folder`."""
     check_folder(out, audit.identity)
     write_atomically(out / FILE, json.dumps(audit.to_json(), indent=1) + "\n")
     drawn = [
@@ -125,9 +114,8 @@ def card(mended: Mended) -> str:
         "| task | tuned | mended | difference | verdict |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for name, change in mended.changes.items():
-        scores = f"{mended.before[name]:.3f} | {mended.after[name]:.3f}"
-        lines.append(f"| {name} | {scores} | {change} | {change.verdict} |")
+    for name, tuned, own, change in mended.unseen:
+        lines.append(f"| {name} | {tuned:.3f} | {own:.3f} | {change} | {change.verdict} |")
     return "\n".join(lines) + "\n"
 
 
@@ -266,17 +254,15 @@ def draw_front(mended: Mended) -> Figure:
     """Draw what each mixture keeps against what it has learned, with the front and the choice."""
     figure, (axes,) = style.panels(1, width=5.0, height=4.0)
     plain = [p for p in mended.points if not p.mixture.groups]
-    kinds = (
-        ("one α", "o", "-", [p for p in plain if p.mixture.largest == 1.0]),
-        ("α by layer group", "v", "none", [p for p in mended.points if p.mixture.groups]),
-        ("largest changes alone", "^", "none", [p for p in plain if p.mixture.largest < 1.0]),
-    )
-    for color, (name, mark, line, points) in zip(style.PALETTE, kinds, strict=False):
+    one, two, three, *_ = style.PALETTE
+    for name, mark, line, color, points in (
+        ("one α", "o", "-", one, [p for p in plain if p.mixture.largest == 1.0]),
+        ("α by layer group", "v", "none", two, [p for p in mended.points if p.mixture.groups]),
+        ("largest changes alone", "^", "none", three, [p for p in plain if p.mixture.largest < 1]),
+        ("front", "", "-", style.GREY, mended.front),
+    ):
         x, y = [p.learned for p in points], [p.kept for p in points]
         axes.plot(x, y, marker=mark, ls=line, lw=0.8, ms=5, color=color, alpha=0.7, label=name)
-    best = mended.front
-    x, y = [p.learned for p in best], [p.kept for p in best]
-    axes.plot(x, y, color=style.GREY, lw=1.0, label="front")
     places = {p.mixture: (p.learned, p.kept) for p in mended.points}
     for name, mixture in (("base", BASE), ("tuned", TUNED)):
         at = places[mixture]

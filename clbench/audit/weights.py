@@ -166,8 +166,7 @@ class Mixer:
         own, theirs = (dict(m.backbone.named_parameters()) for m in (tuned, base))
         pairs = {name: (own[name], theirs[name]) for name in own if name in theirs}
         named = [m.classes for m in (base, tuned) if not are_placeholders(m.classes)]
-        same = len(named) < 2 or named[0] == named[1] or same_names(*named) is not None
-        if base.head == tuned.head and same:  # and so the weights of the same head
+        if base.head == tuned.head and (len(named) < 2 or same_names(*named) is not None):
             inside = {id(value) for value in own.values()}
             others = dict(base.model.named_parameters())
             for name, value in tuned.model.named_parameters():
@@ -194,7 +193,7 @@ class Mixer:
             names = self._groups.get(name, ())
             alpha = next((shares[n] for n in names if n in shares), mixture.alpha)
             value = tuned
-            if alpha != 1.0 or mixture.largest != 1.0:
+            if alpha != 1.0 or mixture.largest < 1.0:
                 base = start.to(tuned.device)
                 change = tuned - base
                 if mixture.largest < 1.0:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,8 +90,7 @@ def audit(
     from clbench.audit import page as pages
     from clbench.audit.items import DEFAULT_TASKS
 
-    conditions = [parse_condition(text) for text in fail_if or ()]
-    gates = [*conditions, *(parse_requirement(text) for text in require or ())]
+    gates = [*map(parse_condition, fail_if or ()), *map(parse_requirement, require or ())]
     load_plugins(options.plugins)
     chosen = tuple(tasks or DEFAULT_TASKS)
     settings: Any = dict(  # noqa: C408
@@ -178,14 +178,8 @@ def mend(
         return 0
     numbers = ("tuned", "mended", "difference")
     lines = [
-        (
-            name,
-            f"{mended.before[name]:.3f}",
-            f"{mended.after[name]:.3f}",
-            str(change),
-            change.verdict,
-        )
-        for name, change in mended.changes.items()
+        (name, f"{before:.3f}", f"{after:.3f}", str(change), change.verdict)
+        for name, before, after, change in mended.unseen
     ]
     show_rows(lines, ("task", *numbers, ""), right=numbers, unbroken=0)
     if alpha is None:
@@ -207,20 +201,11 @@ def mend(
 
 
 def parse_condition(text: str) -> tuple[str, float]:
-    """Return part and number of a condition such as ``features:-0.02``.
-
-    Raises
-    ------
-    SettingsError
-        If it has another form, or the number is not below 0.
-    """
+    """Return part and number of a condition such as ``features:-0.02``."""
     part, _, number = text.partition(":")
-    try:
-        least = float(number)
-    except ValueError:
-        least = 0.0
-    if part.strip() in PARTS and -100.0 <= least < 0.0:
-        return part.strip(), least
+    with suppress(ValueError):
+        if part.strip() in PARTS and -100.0 <= float(number) < 0.0:
+            return part.strip(), float(number)
     raise SettingsError(
         f"--fail-if {text!r}: must be PART:X. PART is one of {', '.join(PARTS)}, and X is a number "
         "from -100 to below 0, such as features:-0.02."
@@ -247,9 +232,11 @@ def failures(audit: "Audit", part: str, least: float | None) -> Iterator[str]:
         gate = f"--fail-if {part}:{least:g}"
     for model in audit.models:
         for each in model.comparison.measures:
-            change, is_in = each.change, part in ("", each.part)
-            is_lost = least is not None and change.difference < least and change.high < 0
-            if is_in and (is_lost if least is not None else change.word not in ("kept", "gained")):
+            change = each.change
+            fails = change.word not in ("kept", "gained")
+            if least is not None:
+                fails = change.difference < least and change.high < 0
+            if fails and part in ("", each.part):
                 name = printable(model.name)
                 yield f"{gate}: {name} fails on {each.title}, {change.word}: {each}."
 

@@ -291,16 +291,10 @@ def locked(out: Path, *, marker: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
-    """Yield a locked folder to write into, which becomes `out` at the end, whole or not at all.
+    """Yield a locked folder beside `out`, which becomes `out` at the end if it is not empty.
 
-    It stands beside `out`. After an error, or if nothing was written, it is removed, and so are the
-    folders above it that were created here; what a killed process has left is removed at the start.
-
-    Raises
-    ------
-    RunFolderError
-        If `out` is not empty or cannot be replaced, another process is writing it, or the disk is
-        full.
+    What a killed process has left in it is removed at the start. Raises a RunFolderError if `out`
+    is not empty or cannot be replaced, or another process is writing it.
     """
     with as_folder_error(out):
         out = out.resolve()
@@ -310,23 +304,15 @@ def whole_folder(out: Path) -> Iterator[Path]:
             raise RunFolderError(f"{out} cannot be replaced. Give a new folder in it with --out.")
     part = out.with_name(f".{out.name}.part")
     with suppress(_Unwritten), locked(part, marker=out):
-        try:
-            for old in part.iterdir():
-                if old.name != LOCK:
-                    shutil.rmtree(old) if old.is_dir() else old.unlink()
-            yield part
-            paths = [path for path in part.rglob("*") if path.is_file() and path.name != LOCK]
-            if not paths:
+        for old in part.iterdir():
+            if old.name != LOCK:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+        yield part
+        with as_folder_error(out):
+            (part / LOCK).unlink()
+            if not any(part.iterdir()):
                 raise _Unwritten
-            with as_folder_error(out):
-                for path in paths:
-                    with path.open("rb") as file:
-                        os.fsync(file.fileno())
-                (part / LOCK).unlink()
-                part.rename(out)
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
+            part.rename(out)
 
 
 class _Unwritten(Exception):  # noqa: N818

@@ -204,9 +204,7 @@ class HostedStage(Stage):
             for name, weight in part.named_parameters(remove_duplicate=False):
                 names.setdefault(id(weight), []).append(name)
         values, missing, used = {}, [], set()
-        for name, weight in self.model.named_parameters():
-            if not weight.requires_grad:
-                continue
+        for name, weight in self.trainable_weights().items():
             key = next((n for n in names[id(weight)] if n in tensors), None)
             if key is None:
                 missing.append(names[id(weight)][-1])

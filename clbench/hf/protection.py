@@ -27,12 +27,10 @@ def protect(
     """Let a method of clbench protect what the model of a Trainer can do now; then call `train`.
 
     The class of the method is the one that ``clbench run`` trains with. Its terms are added to the
-    Trainer's own loss or gradients, before they are clipped, whatever computes them: gradient
-    accumulation, mixed precision, several processes, PEFT and TRL's ``SFTTrainer`` work as before.
-    The model at this call is the reference, even if the Trainer later resumes from a checkpoint,
-    so call it with the base model. With adapters, whose base weights are
-    frozen, a method acts on the weights that are trained. The curves of the method, such as the
-    penalty, are in the Trainer's logs as ``<method>/<curve>``.
+    Trainer's own loss or gradients, before they are clipped. The model at this call is the
+    reference, even if the Trainer later resumes from a checkpoint, so call it with the base model.
+    A method acts on the weights that are trained, such as those of adapters. Its curves, such as
+    the penalty, are in the Trainer's logs as ``<method>/<curve>``.
 
     Parameters
     ----------
@@ -60,8 +58,7 @@ def protect(
     Raises
     ------
     ClbenchError
-        If the method needs more than a Trainer has, or the Trainer does what the method cannot
-        take part in; if a setting is wrong; or if `fisher` is missing or does not fit the model.
+        If the method and the Trainer do not fit, or a setting or `fisher` is wrong.
     """
     if not isinstance(trainer, Trainer):
         raise SettingsError(f"protect: {type(trainer).__name__} is not a Trainer of transformers.")

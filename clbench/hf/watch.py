@@ -6,15 +6,14 @@ import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
 from matplotlib.figure import Figure
+from pydantic import BaseModel, Field, ValidationError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
@@ -29,7 +28,7 @@ from clbench.audit.items import (
     load_items,
 )
 from clbench.audit.models import AuditedModel, HeadKind
-from clbench.core.errors import ModelError, SettingsError, join_names
+from clbench.core.errors import ModelError, SettingsError, describe_errors, join_names
 from clbench.figures import style
 from clbench.models.classifier import evaluating
 from clbench.results.statistics import ALPHA
@@ -40,16 +39,30 @@ PREFIX = "forgetting/"
 LANGUAGE = "language"
 
 
+class _Settings(BaseModel, strict=True, allow_inf_nan=False):
+    """The arguments of `ForgettingCallback`."""
+
+    tasks: list[str] = Field(strict=False)
+    corpus: str | None
+    every: int = Field(ge=1)
+    budget: float = Field(gt=0.0, le=1.0)
+    limits: dict[str, Annotated[float, Field(le=0.0)]] = Field(strict=False)
+    action: Action
+    data: Path | None = Field(strict=False)
+    rows: int = Field(ge=FEWEST_ROWS)
+    texts: int = Field(ge=FEWEST_TEXTS)
+    seed: int = Field(ge=0)
+
+
 class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     """Tracks during training what a model forgets, and logs it with the Trainer's logs.
 
     Before training, then every `every` steps as far as the `budget` allows, and at the end, it fits
     linear probes on the features for each of `tasks`, and takes the loss on held-out texts. The
     logs have ``forgetting/<task>`` (accuracy) and ``forgetting/language`` (loss in nats), and both
-    again with ``_change``, the difference from the start: below 0 is worse. Every logger that the
-    Trainer reports to gets them, and so does ``state.log_history``. Checkpoints hold the start and
-    what is scored, which must be the same when a training resumes. The model is scored in
-    evaluation mode; weights, dropout and order of rows are as without the callback.
+    again with ``_change``, the difference from the start: below 0 is worse. Checkpoints hold the
+    start and what is scored, which must be the same when a training resumes. Weights, dropout and
+    order of rows are as without the callback.
 
     Parameters
     ----------
@@ -77,9 +90,8 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
     Raises
     ------
     ClbenchError
-        On construction, if an argument is out of range, or a task, the corpus or the folder `data`
-        cannot be used. At the start of the training, if the corpus has too few texts, the Trainer
-        has no tokenizer, or the weights are spread over processes (FSDP, DeepSpeed).
+        If an argument is out of range, or a task or text cannot be used. At the start of training,
+        if the Trainer has no tokenizer, or spreads the weights over processes (FSDP, DeepSpeed).
     """
 
     def __init__(
@@ -96,43 +108,44 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         texts: int = 100,
         seed: int = 0,
     ) -> None:
-        tasks = [tasks] if isinstance(tasks, str) else tasks
-        self._args: dict[str, Any] = dict(  # noqa: C408 - one line a few
-            tasks=tasks, corpus=corpus, every=every, budget=budget, limits=limits, action=action,
-            data=data, rows=rows, texts=texts, seed=seed
-        )  # fmt: skip
-        if (problem := _problem(SimpleNamespace(**self._args))) is not None:
-            raise SettingsError(f"ForgettingCallback: {problem}.")
-        self._args |= {"tasks": [*tasks], "limits": dict(limits or {}), "data": data and str(data)}
+        tasks, limits = [tasks] if isinstance(tasks, str) else tasks, limits or {}
+        try:
+            self._settings = settings = _Settings.model_validate(locals())  # self is ignored
+        except ValidationError as error:
+            problems = "; ".join(describe_errors(error))
+            raise SettingsError(f"ForgettingCallback: {problems}.") from error
         self.every, self.budget, self.action = every, budget, action
-        self.limits = dict(limits or {})
+        self.limits = settings.limits
         self.curve: list[dict[str, float]] = []
         """The scores of every scoring, with ``step``."""
+        self.first: dict[str, list[float]] = {}
+        """For each item of the first scoring whether it was right, and the loss of each text."""
         self.seconds = 0.0
         """Time that scorings between the first and the last took."""
-        self._others = 0.0
+        self._others = self._start = self._longest = 0.0
         self._corpus = None if corpus is None else resolve_corpus(corpus, Path.cwd(), "corpus")
-        self._items = load_items(tasks, data=data, rows=rows, seed=seed)
+        self._loss: LanguageLoss | None = None
+        self._items = load_items(settings.tasks, data=data, rows=rows, seed=seed)
+        self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
         self.scored_on: dict[str, Any] = {
             "tasks": {items.name: items.rows.digest for items in self._items},
             "corpus": self._corpus and corpus_identity(self._corpus),
-            "rows": int(rows),
-            "texts": int(texts),
-            "seed": int(seed),
+            **settings.model_dump(include={"rows", "texts", "seed"}),
         }
         """What decides the scores besides the model."""
-        self.first: dict[str, list[float]] = {}
-        """For each item of the first scoring whether it was right, and the loss of each text."""
-        self._texts, self._seed = texts, seed
-        self._loss: LanguageLoss | None = None
-        self._start = self._longest = 0.0
-        self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
-        known = {LANGUAGE, "features", *(items.name for items in self._items)}
+        tasks = [items.name for items in self._items]
+        self._measures = tasks if corpus is None else [*tasks, LANGUAGE]
+        if not self._measures:
+            raise SettingsError("ForgettingCallback: nothing to score. Name tasks, or a corpus.")
+        known = {"features", *self._measures}
         if unknown := sorted(self.limits.keys() - known):
             raise SettingsError(
                 f"ForgettingCallback: limits name {unknown[0]!r}, which is not scored. Use "
                 f"{', '.join(sorted(known))}."
             )
+        self._limits = dict(self.limits)
+        if (limit := self._limits.pop("features", None)) is not None:
+            self._limits = {**dict.fromkeys(tasks, limit), **self._limits}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -150,12 +163,13 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         if not self.curve or self.curve[-1]["step"] != state.global_step:
             self._others = self._score(args, state, control, state.global_step, **kwargs)
         elif not self._below():  # resumed from a step that was scored: keep its weights, too
-            self._keep(state.global_step, kwargs["model"])
+            model = _audited(kwargs["model"], kwargs["processing_class"]).model
+            self._keep(state.global_step, model)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of the callback."""
         attributes = {"curve": self.curve, "first": self.first, "scored_on": self.scored_on}
-        return {"args": self._args, "attributes": attributes}
+        return {"args": self._settings.model_dump(mode="json"), "attributes": attributes}
 
     def _resume(self, state: TrainerState) -> None:
         """Take curve and start from the checkpoint; refuse one scored on something else."""
@@ -229,7 +243,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         _handler().on_log(args, state, control, logs)
         control.should_log = logs_own
         scorings = state.max_steps // self.every + 2
-        self._act(control, step, model.model, items, ALPHA / max(1, len(self.limits) * scorings))
+        self._act(control, step, model.model, items, ALPHA / max(1, len(self._limits) * scorings))
         self._longest = max(self._longest, time.monotonic() - start)
         return time.monotonic() - start
 
@@ -237,18 +251,15 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         """Return whether each row of each task is right, and the loss of each text."""
         device = model.model.device
         if self._corpus is not None and self._loss is None:
-            self._loss = LanguageLoss(model, self._corpus, self._texts, self._seed, device)
-        if not all(bool(torch.isfinite(p).all()) for p in model.model.parameters()):
-            names = [items.name for items in self._items]
-            names += [] if self._loss is None else [LANGUAGE]
-            return dict.fromkeys(names, np.array([math.nan]))
-        scores = {
-            items.name: hits(model, items, "features", device).astype(float)
-            for items in self._items
-        }
-        if self._loss is not None:
+            texts, seed = self._settings.texts, self._settings.seed
+            self._loss = LanguageLoss(model, self._corpus, texts, seed, device)
+        finite = all(bool(torch.isfinite(p).all()) for p in model.model.parameters())
+        scores: dict[str, Floats] = {}
+        for each in self._items if finite else ():
+            scores[each.name] = hits(model, each, "features", device).astype(float)
+        if self._loss is not None and finite:
             scores[LANGUAGE] = self._loss(model)
-        return scores
+        return scores or dict.fromkeys(self._measures, np.array([math.nan]))
 
     def changes(self) -> dict[str, float]:
         """Return the changes from the first to the last scoring; below 0 is worse.
@@ -259,9 +270,11 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
             raise SettingsError(
                 "ForgettingCallback: nothing has been scored yet. Call train() first."
             )
-        first, last = self.curve[0], self.curve[-1]
-        signs = {name: -1 if name == LANGUAGE else 1 for name in last if name != "step"}
-        return {name: sign * (last[name] - first[name]) for name, sign in signs.items()}
+        return {n: self._change(n, self.curve[-1]) for n in self.curve[0] if n != "step"}
+
+    def _change(self, name: str, point: Mapping[str, float]) -> float:
+        change = point[name] - self.curve[0][name]
+        return -change if name == LANGUAGE else change
 
     def draw(self) -> Figure:
         """Return a figure of the changes over the steps: accuracies left, language right."""
@@ -273,8 +286,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         looks = style.looks_of([name for part, _ in parts for name in part])
         for axes, (part, text) in zip(grid, parts, strict=True):
             for name in part:
-                sign = -1 if name == LANGUAGE else 1
-                points = [(p["step"], sign * (p[name] - self.curve[0][name])) for p in self.curve]
+                points = [(p["step"], self._change(name, p)) for p in self.curve]
                 look = looks[name]
                 axes.plot(*zip(*points, strict=True), marker=look.mark, color=look.color, lw=1.5)
             axes.axhline(0, color=style.GREY, lw=0.8)
@@ -285,22 +297,14 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
 
     def _below(self) -> dict[str, float]:
         """Return the limits that changes are below; one that is not a number is, too."""
-        below = {}
-        for name, change in self.changes().items():
-            default = None if name == LANGUAGE else self.limits.get("features")
-            limit = self.limits.get(name, default)
-            if limit is not None and not change >= limit:
-                below[name] = limit
-        return below
+        changes = self.changes()
+        return {name: limit for name, limit in self._limits.items() if not changes[name] >= limit}
 
     def _keep(self, at: int, model: torch.nn.Module) -> None:
         """Copy the weights of a step, if they may have to be restored."""
         if self.action == "restore":
-            model = _inner(model)
-            copies = {
-                name: value.detach().cpu().clone() for name, value in model.state_dict().items()
-            }
-            self._kept = at, copies
+            weights = model.state_dict()
+            self._kept = at, {name: v.detach().cpu().clone() for name, v in weights.items()}
 
     def _act(
         self,
@@ -333,51 +337,18 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         if shown and self.action != "warn":
             control.should_training_stop = True
             text += "; training stops"
-        if shown and self.action == "restore" and self._kept is not None:
-            step, copies = self._kept
-            model.load_state_dict(copies)
-            text += f" and restores the weights of step {step}"
-        elif shown and self.action == "restore":
-            text += " and keeps its weights, as no earlier ones within the limits were saved"
+            if self.action == "restore" and self._kept is not None:
+                step, copies = self._kept
+                model.load_state_dict(copies)
+                text += f" and restores the weights of step {step}"
+            elif self.action == "restore":
+                text += " and keeps its weights, as no earlier ones within the limits were saved"
         warnings.warn(text, stacklevel=2)
-
-
-def _problem(given: Any) -> str | None:
-    """Return which argument of `ForgettingCallback` is out of range, if one is."""
-
-    def is_number(value: Any, kind: Any = Real) -> bool:
-        return isinstance(value, kind) and not isinstance(value, bool) and abs(value) < 1e300
-
-    least = {"every": 1, "rows": FEWEST_ROWS, "texts": FEWEST_TEXTS, "seed": 0}
-    for name, number in least.items():
-        if not is_number(value := getattr(given, name), Integral) or value < number:
-            return f"{name} must be a whole number of {number} or more"
-    if not is_number(given.budget) or not 0.0 < given.budget <= 1.0:
-        return "budget must be above 0 and at most 1"
-    if given.action not in ("warn", "stop", "restore"):
-        return f"action {given.action!r} is unknown; use warn, stop or restore"
-    if not isinstance(given.tasks, Sequence) or {*map(type, given.tasks)} - {str}:
-        return "tasks must be a list of names"
-    if not given.tasks and given.corpus is None:
-        return "there is nothing to score: name tasks, or a corpus"
-    if not isinstance(given.corpus, str | None) or not isinstance(given.data, str | Path | None):
-        return "corpus and data must be names or paths"
-    limits = {} if given.limits is None else given.limits
-    if isinstance(limits, Mapping) and all(is_number(v) and v <= 0 for v in limits.values()):
-        return None
-    return (
-        "limits must map tasks or 'language' to numbers of 0 or less, such as {\"language\": -0.5}"
-    )
-
-
-def _inner(model: Any) -> Any:
-    """Return a model without the wrapper of its adapters."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _audited(model: Any, tokenizer: Any) -> AuditedModel:
     """Return the model that a Trainer trains, as one under audit."""
-    inner = _inner(model)
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     if tokenizer is None or not hasattr(tokenizer, "pad_token_id"):
         raise ModelError(
             "ForgettingCallback: the Trainer has no tokenizer. Give it as processing_class."

@@ -59,7 +59,7 @@ def test_an_adapter_is_audited_beside_its_base(adapter: str) -> None:
     (model,) = audit("tiny", [adapter], tasks=["synthetic/sentiment"], rows=100).models
     moved = [layer.name for layer in model.layers if layer.weights > 0]
     assert moved == [layer.name for layer in model.layers if layer.name.startswith("layer.")]
-    assert model.comparison.words["language"] == "forgot"
+    assert model.comparison.language.change.word == "forgot"
     assert model.notes == ()
 
 

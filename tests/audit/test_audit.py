@@ -369,7 +369,7 @@ def test_a_refused_command_leaves_no_folder(tmp_path: Path, verb: str) -> None:
         ({"hidden_size": 64}, "width"),
         ({"num_hidden_layers": 3}, "number of layers"),
         ({"model_type": "roberta"}, "architecture"),
-        ({"vocab_size": 4242}, "its vocabulary has 4242 tokens"),
+        ({"vocab_size": 4242}, r"its number of tokens \(vocab_size = 4242\)"),
         ({"quantization_config": {"bits": 4}}, "quantised"),
     ],
 )

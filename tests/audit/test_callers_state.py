@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.callers import states
 
-from clbench.audit import mend
+from clbench.audit import mend as mending
 from clbench.audit.audit import audit
 
 TASKS: dict[str, Any] = {"keep": ["synthetic/sentiment"], "learn": "synthetic/acceptability"}
@@ -24,12 +24,12 @@ def test_audits_and_mixtures_have_a_state_of_their_own(
     copy: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, values in {"ALPHAS": (0.5, 1.0), "TRIMS": (), "GROUP_ALPHAS": ()}.items():
-        monkeypatch.setattr(mend, name, values)
+        monkeypatch.setattr(mending, name, values)
     tuned = copy(halve)
 
     def results() -> tuple[Any, Any]:
         audited = audit("tiny", [tuned], tasks=["synthetic/sentiment"], rows=60)
-        mended, model = mend.mend("tiny", tuned, rows=60, **TASKS)
+        mended, model = mending.mend("tiny", tuned, rows=60, **TASKS)
         assert {value.dtype for value in model.model.parameters()} == {torch.float32}
         return audited.to_json(), mended.to_json()
 

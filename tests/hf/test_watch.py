@@ -212,32 +212,40 @@ def test_adapters_in_trls_trainer_are_watched(tmp_path: Path) -> None:
 
 def test_wrong_settings_are_refused() -> None:
     for options, message in (
-        ({"every": 0}, "every must be a whole number of 1"),
-        ({"every": "a"}, "every must be a whole number of 1"),
-        ({"budget": 0}, "budget"),
-        ({"rows": 40}, "rows must be a whole number of 50"),
-        ({"texts": 10}, "texts must be a whole number of 30"),
-        ({"limits": -0.1}, "limits must map"),
-        ({"limits": {"language": 0.5}}, "limits must map"),
-        ({"limits": {"language": float("-inf")}}, "limits must map"),
-        ({"every": float("nan")}, "every must be a whole number"),
-        ({"every": 2.5}, "every must be a whole number"),
-        ({"every": True}, "every must be a whole number"),
-        ({"rows": 50.5}, "rows must be a whole number"),
-        ({"seed": -1}, "seed must be a whole number"),
-        ({"budget": float("nan")}, "budget"),
-        ({"tasks": [1]}, "tasks must be"),
-        ({"tasks": None}, "tasks must be"),
+        ({"every": 0}, "every: must be greater than or equal to 1"),
+        ({"every": "a"}, "every: must be a whole number"),
+        ({"budget": 0}, "budget: must be greater than 0"),
+        ({"rows": 40}, "rows: must be greater than or equal to 50"),
+        ({"texts": 10}, "texts: must be greater than or equal to 30"),
+        ({"limits": -0.1}, "limits: must be"),
+        ({"limits": {"language": 0.5}}, "language: must be less than or equal to 0"),
+        ({"limits": {"language": float("-inf")}}, "language: must be a finite number"),
+        ({"limits": {"language": -1}, "corpus": None}, "limits name 'language'"),
+        ({"every": float("nan")}, "every: must be"),
+        ({"every": 2.5}, "every: must be a whole number"),
+        ({"every": True}, "every: must be a whole number"),
+        ({"rows": 50.5}, "rows: must be a whole number"),
+        ({"seed": -1}, "seed: must be greater than or equal to 0"),
+        ({"budget": float("nan")}, "budget: must be a finite number"),
+        ({"tasks": [1]}, "tasks item 1: must be"),
+        ({"tasks": None}, "tasks: must be"),
         ({"tasks": [], "corpus": None}, "nothing to score"),
-        ({"corpus": 7}, "corpus and data must be"),
-        ({"data": 7}, "corpus and data must be"),
+        ({"corpus": 7}, "corpus: must be"),
+        ({"data": 7}, "data: input is not a valid path"),
         ({"data": "/nowhere"}, "there is no folder"),
-        ({"action": "panic"}, "action 'panic'"),
+        ({"action": "panic"}, "action: must be 'warn', 'stop' or 'restore', got 'panic'"),
         ({"limits": {"speed": -1}}, "limits name 'speed'"),
         ({"tasks": ["synthetic/nothing"]}, "Unknown task"),
     ):
         with pytest.raises(ClbenchError, match=message):
             ForgettingCallback(**{"tasks": [TASK], "rows": 100, **options})
+
+
+def test_a_limit_of_features_is_one_for_each_task() -> None:
+    other = "synthetic/acceptability"
+    limits = {"features": -0.1, TASK: -0.2, "language": -1.0}
+    callback = ForgettingCallback([TASK, other], rows=100, limits=limits)
+    assert callback._limits == {TASK: -0.2, other: -0.1, "language": -1.0}
 
 
 def test_weights_spread_over_processes_are_refused(tmp_path: Path) -> None:
