@@ -196,3 +196,13 @@ def test_scores_follow_from_r_as_papers_define_them(some: page.Study) -> None:
             assert row[name] == pytest.approx(value, abs=1e-12), (file, name)
         checked += 1
     assert checked == len(rows) >= 30
+
+
+def test_the_page_has_the_scores_with_the_mean_of_the_tokens() -> None:
+    folder = study("clinc150").folder
+    cells = Store(folder.with_name(f"{folder.name}-mean")).read().cells
+    assert {cell.settings["pooling"] for cell in cells} == {"mean"}
+    assert len(cells) == 4
+    for row in means(score_rows(cells)):
+        first = plain(scores("clinc150")[row["method"]]["average_mean"])
+        assert f"| `{row['method']}` | {first} | {plain(row['average_mean'])} |" in text()
