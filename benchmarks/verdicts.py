@@ -41,6 +41,7 @@ from clbench.results.statistics import (
     ALPHA,
     COLLAPSE,
     LEVEL,
+    LIKE,
     Differences,
     collapse_p,
     compare,
@@ -140,7 +141,7 @@ def clbench(x: Floats, alpha: float = ALPHA) -> Floats:
         weak, strong = (weak, middle) if collapse_p(n, middle) <= level else (middle, strong)
     mean, error = np.abs(x.mean(-1)), np.sqrt((x.var(-1, ddof=1) + 1.0) / n)
     half = stats.t.ppf(1.0 - level / 2, n - 1) * error
-    p[found & (mean >= gap / 2) & (mean < largest + half) & (mean < strong * error)] = 1.0
+    p[found & (mean >= gap / 2) & (mean < LIKE * largest + half) & (mean < strong * error)] = 1.0
     return p
 
 

@@ -29,8 +29,6 @@ COSTS = {
     "training_memory_mb": ("memory MB", "peak size of a training step’s tensors, in 10⁶ bytes"),
 }
 """Columns of costs on the page: title and meaning."""
-CARD_SCORES = [score for score in SCORES if score.on_card]
-"""Scores of a capability card."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +192,11 @@ def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["scenario", "task", "constant", "frozen"])
 
 
+def card_scores() -> list[Score]:
+    """Return the scores of a capability card."""
+    return [score for score in SCORES if score.on_card]
+
+
 def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Return a row for each scenario, method and score of a card; empty if nothing was measured.
 
@@ -204,7 +207,7 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     for row in score_tables.score_rows(cells):
         if row.get("divergence") is None:  # a cell whose model was not measured
             continue
-        for score in CARD_SCORES:
+        for score in card_scores():
             if (value := row.get(score.name)) is not None:
                 key = row["scenario"], row["method"], score.name
                 values.setdefault(key, []).append(value)

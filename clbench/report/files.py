@@ -34,9 +34,9 @@ from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures import report_figures
 from clbench.figures.style import ReportData, quiet
 from clbench.report.content import (
-    CARD_SCORES,
     MOST_SCENARIOS,
     Content,
+    card_scores,
     finished_scenarios,
     gather,
     read_runs,
@@ -323,7 +323,7 @@ def write_report(
         error_rates=[UNKNOWN]
         if stores[0].is_suite_damaged()
         else error_rates(stores[0].looks(), len(seeds), len(claims), int(curves)),
-        card_scores=CARD_SCORES,
+        card_scores=card_scores(),
         figures=figures,
         suites=list(map(_suite, suites)),
         version=__version__,

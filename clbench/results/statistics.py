@@ -30,6 +30,8 @@ ROUNDING = 1e-9
 """Standard deviations up to this one are rounding errors."""
 COLLAPSE = 0.1
 """Least loss of a collapsed run: a tenth of the rows."""
+LIKE = 1.5
+"""Largest loss that counts as a collapse like those seen, as a multiple of the largest of these."""
 
 Floats = np.typing.NDArray[np.float64]
 Verdict = Literal["better", "worse", "equivalent", "no difference shown", "no verdict"]
@@ -198,8 +200,8 @@ def compare(
     On a few seeds, all runs of one method may collapse by chance, and none of another, and the t
     test takes agreement for certainty. Where differences of a group have two `modes`, one of at
     least half of their smallest gap must also be significant by `collapse_p`, or gets no verdict,
-    unless its whole interval lies beyond the largest gap: such collapses do not explain it. Where a
-    group is likely to show no modes (`unseen`), those of the whole family count.
+    unless its whole interval lies beyond `LIKE` times the largest gap, which such collapses do not
+    explain. Where a group is likely to show no modes (`unseen`), those of the whole family count.
 
     Parameters
     ----------
@@ -259,7 +261,7 @@ def compare(
                 verdict = "better" if (mean < 0) == (group in lower_is_better) else "worse"
                 is_hidden = len(gaps) * unseen(len(gaps[group]), n) > alpha
                 seen = sorted(filter(math.isfinite, everywhere if is_hidden else gaps[group]))
-                is_like = seen and seen[0] / 2 <= abs(mean) < seen[-1] + half
+                is_like = seen and seen[0] / 2 <= abs(mean) < LIKE * seen[-1] + half
                 if is_like and collapse_p(n, mean / error) > alpha / family:
                     verdict, p, p_family, half = "no verdict", math.nan, math.nan, math.nan
                     seeds = max(math.ceil(math.log(2.0 * family / alpha, 4.0)), n + 1)

@@ -213,9 +213,9 @@ def test_reported_seeds_are_refused(suite: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"trials": 0}, "trials=0"),
-        ({"minutes": 0.0}, "minutes=0"),
-        ({"searcher": "grid"}, "searcher='grid'"),
+        ({"trials": 0}, "trials: must be greater than or equal to 1, got 0"),
+        ({"minutes": 0.0}, "minutes: must be greater than 0, got 0"),
+        ({"searcher": "grid"}, "searcher: must be 'bayes' or 'random', got 'grid'"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: Any, text: str) -> None:
