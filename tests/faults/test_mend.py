@@ -49,7 +49,7 @@ def _start(judge: Judge, undisturbed: Path) -> Path:
 
 def _assert_well(outcome: Outcome, folder: Path) -> None:
     """Check that the folder is whole, or that nothing is left beside the tuned model."""
-    problems = list(faults(outcome))
+    problems = list(faults(outcome, trained=True))  # a line for each step of the work
     assert problems == [], f"{problems}\n{outcome}"
     assert outcome.code in (0, 2), outcome
     left = {path.name for path in folder.iterdir()} - {"cache"}
