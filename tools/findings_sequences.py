@@ -59,8 +59,29 @@ CLAIMS = (
     Claim("seq-star", "frozen"),
     Claim("o-lora", "frozen"),
     Claim("lora-shared", "vanilla"),
+    # Which part of EWC-LoRA does it: the product or the head?
+    Claim("ewc-lora", "ewc-lora-head"),
+    Claim("ewc-lora", "ewc-lora-delta"),
+    # Leads of the first runs of this project that it had not declared.
+    Claim("prototypes", "replay"),
+    Claim("wise-ft", "vanilla"),
+    # Class means: does more than one Gaussian with a shared covariance help (KLDA, RanPAC)?
+    Claim("klda", "prototypes"),
+    Claim("ranpac", "prototypes"),
+    # Equal memory; and merging and projecting against plain fine-tuning.
+    Claim("icarl", "replay"),
+    Claim("ties", "vanilla"),
+    Claim("osf", "vanilla"),
 )
 """Comparisons of the average over the tasks after the last stage, fixed before the runs."""
+HEADS = (
+    "vanilla", "frozen", "seq-star", "lora-shared", "o-lora", "ewc-lora", "ewc-lora-head",
+    "ewc-lora-delta", "ewc", "ties", "osf", "replay",
+)  # fmt: skip
+"""Methods of which the average with `head_loss = "stage"` is compared with that of "all".
+
+One more family of comparisons on CLINC150, seed by seed, each tuned under its own treatment.
+"""
 
 
 def finished() -> list[Study]:
