@@ -225,8 +225,8 @@ class EWCLora(LowRank):
     mode, examples
         How, and from how many rows, F_new is computed: as in `EWC`.
     penalised
-        What the penalty holds: ``all``, or only the ``delta`` ΔW or the shared ``head``, which tells
-        the effects of the two apart.
+        What the penalty holds: ``all``, or only ΔW (``delta``) or a shared head (``head``), which
+        tells their effects apart.
     """
 
     name = "ewc-lora"
