@@ -87,7 +87,10 @@ def settings(session: Session) -> str:
     for key, wrong in {"no_such_setting": (1,), **dict.fromkeys(keys, WRONG)}.items():
         if not any(_refuses(candidate, key, value) for value in wrong):
             raise FailedCheckError(f"the setting {key!r} accepts anything, such as {wrong[0]!r}.")
-    return count(len(keys), "typed setting") if keys else "no settings"
+    small = {key: values[key] for key in candidate.method.check_settings}
+    checked = ", ".join(f"{key} = {value}" for key, value in small.items())
+    text = count(len(keys), "typed setting") if keys else "no settings"
+    return f"{text}; all checks are with {checked}" if checked else text
 
 
 def _refuses(candidate: Candidate, key: str, value: Any) -> bool:

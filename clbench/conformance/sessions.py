@@ -53,6 +53,7 @@ class Candidate:
             baseline = method if isinstance(method, Baseline) else read_baseline(method)
             check_sweep(baseline)
             candidate = cls(baseline, METHODS.get(baseline.method))
+        settings = {**candidate.method.check_settings, **(settings or {})}
         if settings:
             merged = {**candidate.baseline.settings, **settings}
             candidate = replace(candidate, baseline=replace(candidate.baseline, settings=merged))

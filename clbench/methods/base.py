@@ -44,6 +44,7 @@ for _module, _classes in {
     "partial_updates": "migu:Migu mofo:MoFO osf:OSF packnet:PackNet",
     "prompts": "l2p:L2P progressive-prompts:ProgressivePrompts",
     "quadratic": "ewc-mlm:EWCMLM l2-sp:L2SP",
+    "random_features": "klda:KLDA ranpac:RanPAC",
     "replay": "a-gem:AGem der++:DerPlusPlus multitask:Multitask replay:Replay",
     "synapses": "mas:MAS si:SI",
 }.items():

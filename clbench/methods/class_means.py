@@ -1,6 +1,6 @@
 """Methods that answer with the nearest class mean: prototypes and iCaRL."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -16,51 +16,56 @@ from clbench.tasks.task import IntArray, Task
 from clbench.training.batches import Batch, TaskData
 from clbench.training.stage import Context, Snapshot, Stage
 
+Sums = dict[str, Tensor]
+"""``weights`` (classes), ``features`` (…, classes, h) and, of regression, ``moment`` (…, h, h)."""
 NEVER = -1e30
 """Bias of a class without rows so far, which is never the answer."""
 
 
-class Prototypes(Frozen):
-    """Answer with the class whose mean is nearest among the frozen pretrained features.
+class ClosedForm(Frozen):
+    """Base of methods that compute the heads from sums over the rows, without a gradient.
 
-    A stage is one pass over its rows, without a gradient. It adds to running sums, from which
-    follow the mean μ_c of each class of each head, and one covariance Σ for all of them: that of
-    the rows around their class means, over all tasks so far. The nearest mean by Mahalanobis
-    distance has the largest ``w_c·x + b_c`` with ``w_c = Σ⁻¹μ_c`` and ``b_c = −½ μ_cᵀΣ⁻¹μ_c``,
-    which become rows of the head (linear discriminant analysis with equal priors, as in deep
-    SLDA: Hayes & Kanan 2020, section 3). So the order of the tasks does not matter, and earlier
-    heads are rewritten as Σ changes.
+    A stage is one pass over its rows. It adds to running sums for each class of each head and to
+    one second moment for all of them, from which `classes` computes the heads. So the order of
+    the tasks does not matter, and earlier heads are rewritten in every stage.
 
     For multiple choice, right and wrong choices are two classes, and the head holds the
-    difference of their rows. A regression head holds the least-squares solution, with the same
-    shrinkage of the covariance of its own rows. There is no rate, and the curve of the loss
-    stays 0.
-
-    Attributes
-    ----------
-    shrinkage
-        ρ in ``(1 − ρ)·Σ + ρ·m·I``, with m the mean variance. ``oas`` chooses it by the number of
-        rows and Σ (oracle approximating shrinkage; Chen et al. 2010, equation 23).
+    difference of their rows. A regression head holds the least-squares solution, regularised by
+    `regularised`. There is no rate, and the curve of the loss stays 0.
     """
 
-    name = "prototypes"
     holds_head = True
     head_kinds = ("classification",)
-    shrinkage: Annotated[float, Field(gt=0.0, le=1.0)] | Literal["oas"] = "oas"
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         if (self.lr, self.lr_multiple) != (None, 1.0):
             raise SettingsError(
-                "lr and lr_multiple have no effect on prototypes, which are computed. Remove them."
+                f"lr and lr_multiple have no effect on {self.name}, whose heads are computed. "
+                "Remove them."
             )
+
+    def classes(self, sums: Mapping[str, Sums]) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return weight, shape (…, classes, h), and bias, shape (…, classes), of each head.
+
+        `sums` are those of the heads of classes.
+        """
+        raise NotImplementedError
+
+    def regularised(self, covariance: Tensor, rows: float) -> Tensor:
+        """Return a covariance of shape (…, h, h), from `rows` rows, that can be inverted."""
+        raise NotImplementedError
+
+    def mapped(self, features: Tensor) -> Tensor:
+        """Return what the sums are taken of, for features of shape (n, h)."""
+        return features
 
     def setup(self, context: Context) -> None:
         """Freeze the backbone; start with empty sums."""
         super().setup(context)
         self._classifier = context.model
         self.moment: Tensor | float = 0.0
-        self.sums: dict[str, dict[str, Tensor]] = {}
+        self.sums: dict[str, Sums] = {}
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         """Return one pass over the rows."""
@@ -74,29 +79,37 @@ class Prototypes(Frozen):
         """Add the features of a batch to the sums; return 0."""
         with torch.no_grad(), stage.precision.autocast():
             features = stage.model.features(batch.inputs)
-        self.add(batch, features.cpu().double())
+        self.add(batch, features.to(sums_device(stage), torch.float64))
         return stage.trainable()[0].sum() * 0.0
 
     def add(self, batch: Batch, features: Tensor) -> None:
         """Add features, shape (b, h), or (b, k, h) for k choices, float64, to the sums."""
-        labels, head = batch.labels.cpu(), batch.head
-        if batch.regression:
-            columns = torch.stack([torch.ones_like(labels), labels], dim=1).double()
-        elif features.dim() == 3:
-            right = nn.functional.one_hot(labels, features.shape[1]).flatten()
-            features, columns = features.flatten(0, 1), nn.functional.one_hot(right, 2).double()
-        else:
-            outputs = self._layer(head).out_features
-            columns = nn.functional.one_hot(labels, outputs).double()
+        columns = self.columns(batch, features)
+        features = self.mapped(features.flatten(0, -2))
         new = {"weights": columns.sum(0), "features": columns.T @ features}
-        moment = features.T @ features
+        moment = features.mT @ features
         if batch.regression:
             new["moment"] = moment
         else:
-            self.moment = self.moment + moment
-        sums = self.sums.setdefault(head, {name: torch.zeros_like(v) for name, v in new.items()})
+            self.moment += moment
+        sums = self.sums.setdefault(
+            batch.head, {name: torch.zeros_like(v) for name, v in new.items()}
+        )
         for name, value in new.items():
             sums[name] += value
+
+    def columns(self, batch: Batch, features: Tensor) -> Tensor:
+        """Return the targets of the rows of features, shape (n, outputs), float64.
+
+        They are ones and the values for regression, else 1 for the class and 0 for others.
+        """
+        labels = batch.labels.to(features.device)
+        if batch.regression:
+            return torch.stack([torch.ones_like(labels), labels], dim=1).double()
+        outputs = self._layer(batch.head).out_features
+        if features.dim() == 3:
+            labels, outputs = nn.functional.one_hot(labels, features.shape[1]).flatten(), 2
+        return nn.functional.one_hot(labels, outputs).double()
 
     @torch.no_grad()
     def after_stage(self, stage: Stage) -> None:
@@ -110,31 +123,22 @@ class Prototypes(Frozen):
         """Return weight, shape (outputs, h), and bias, shape (outputs,), of each head so far."""
         classes = {head: sums for head, sums in self.sums.items() if "moment" not in sums}
         solved = {head: self._regression(s) for head, s in self.sums.items() if "moment" in s}
-        if not classes:
-            return solved
-        scatter, rows = torch.as_tensor(self.moment), 0.0
-        for sums in classes.values():
-            scatter = scatter - sums["features"].T @ _means(sums)
-            rows += float(sums["weights"].sum())
-        covariance = shrink(scatter / rows, rows, self.shrinkage)
-        for head, sums in classes.items():
-            means = _means(sums)
-            weight = torch.linalg.solve(covariance, means.T).T
-            bias = -0.5 * (weight * means).sum(1)
+        for head, (weight, bias) in (self.classes(classes) if classes else {}).items():
             if self._layer(head).out_features == 1:  # multiple choice: a wrong one, a right one
-                weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
+                weight = weight[..., 1:, :] - weight[..., :1, :]
+                solved[head] = weight, bias[..., 1:] - bias[..., :1]
             else:
-                bias = bias.masked_fill(sums["weights"] == 0, NEVER)
-            solved[head] = weight, bias
+                absent = classes[head]["weights"] == 0
+                solved[head] = weight, bias.masked_fill(absent, NEVER)
         return solved
 
-    def _regression(self, sums: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _regression(self, sums: Sums) -> tuple[Tensor, Tensor]:
         rows = sums["weights"][0]
-        mean, target = sums["features"][0] / rows, sums["weights"][1] / rows
-        covariance = sums["moment"] / rows - torch.outer(mean, mean)
-        joint = sums["features"][1] / rows - target * mean
-        weight = torch.linalg.solve(shrink(covariance, float(rows), self.shrinkage), joint)
-        return weight[None], (target - weight @ mean)[None]
+        mean, target = sums["features"][..., 0, :] / rows, sums["weights"][1] / rows
+        covariance = sums["moment"] / rows - mean[..., :, None] * mean[..., None, :]
+        joint = sums["features"][..., 1, :] / rows - target * mean
+        weight = torch.linalg.solve(self.regularised(covariance, float(rows)), joint)
+        return weight[..., None, :], (target - torch.linalg.vecdot(weight, mean))[..., None]
 
     def _layer(self, head: str) -> nn.Linear:
         layer = self._classifier.head(head)
@@ -142,18 +146,63 @@ class Prototypes(Frozen):
         return layer
 
 
-def _means(sums: dict[str, Tensor]) -> Tensor:
-    """Return the mean features of each class, shape (classes, h); 0 for a class without rows."""
+class Prototypes(ClosedForm):
+    """Answer with the class whose mean is nearest among the frozen pretrained features.
+
+    The sums of `ClosedForm` give the mean μ_c of each class of each head, and one covariance Σ
+    for all of them: that of the rows around their class means, over all tasks so far. The nearest
+    mean by Mahalanobis distance has the largest ``w_c·x + b_c`` with ``w_c = Σ⁻¹μ_c`` and
+    ``b_c = −½ μ_cᵀΣ⁻¹μ_c``, which become rows of the head (linear discriminant analysis with equal
+    priors, as in deep SLDA: Hayes & Kanan 2020, section 3).
+
+    Attributes
+    ----------
+    shrinkage
+        ρ in ``(1 − ρ)·Σ + ρ·m·I``, with m the mean variance. ``oas`` chooses it by the number of
+        rows and Σ (oracle approximating shrinkage; Chen et al. 2010, equation 23).
+    """
+
+    name = "prototypes"
+    shrinkage: Annotated[float, Field(gt=0.0, le=1.0)] | Literal["oas"] = "oas"
+
+    def classes(self, sums: Mapping[str, Sums]) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return the discriminant functions of the classes of each head."""
+        scatter, rows = torch.as_tensor(self.moment), 0.0
+        for each in sums.values():
+            scatter = scatter - each["features"].mT @ _means(each)
+            rows += float(each["weights"].sum())
+        covariance = self.regularised(scatter / rows, rows)
+        solved = {}
+        for head, each in sums.items():
+            means = _means(each)
+            weight = torch.linalg.solve(covariance, means.mT).mT
+            solved[head] = weight, -0.5 * (weight * means).sum(-1)
+        return solved
+
+    def regularised(self, covariance: Tensor, rows: float) -> Tensor:
+        """Return the shrunk covariance."""
+        return shrink(covariance, rows, self.shrinkage)
+
+
+def sums_device(stage: Stage) -> torch.device:
+    """Return the stage's device if it has float64, which Apple's has not; else the CPU."""
+    return stage.device if stage.device.type == "cuda" else torch.device("cpu")
+
+
+def _means(sums: Sums) -> Tensor:
+    """Return the mean features of each class, shape (…, classes, h); 0 for one without rows."""
     return sums["features"] / sums["weights"].clamp(min=1.0)[:, None]
 
 
 def shrink(covariance: Tensor, rows: float, shrinkage: float | Literal["oas"]) -> Tensor:
     """Return a covariance of shape (h, h), estimated from `rows` rows, shrunk towards m·I.
 
-    m is the mean variance. Without any variance the result is I.
+    m is the mean variance. Without any variance the result is I. Several are shrunk one by one.
     """
+    if covariance.dim() == 3:
+        return torch.stack([shrink(each, rows, shrinkage) for each in covariance])
     size = len(covariance)
-    identity = torch.eye(size, dtype=covariance.dtype)
+    identity = torch.eye(size, dtype=covariance.dtype, device=covariance.device)
     trace = float(covariance.trace())
     if trace <= 0.0:
         return identity

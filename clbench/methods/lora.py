@@ -224,6 +224,9 @@ class EWCLora(LowRank):
         γ: the factor on the Fisher information of earlier tasks, 0 to 1.
     mode, examples
         How, and from how many rows, F_new is computed: as in `EWC`.
+    penalised
+        What the penalty holds: ``all``, or only ΔW (``delta``) or a shared head (``head``), which
+        tells their effects apart.
     """
 
     name = "ewc-lora"
@@ -232,6 +235,9 @@ class EWCLora(LowRank):
     gamma: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     mode: Mode = "sampled"
     examples: Annotated[int, Field(ge=1)] | None = 2000
+    penalised: Annotated[
+        Literal["all", "head", "delta"], Field(exclude_if=lambda value: value == "all")
+    ] = "all"
 
     def setup(self, context: Context) -> None:
         """Insert the adapter."""
@@ -245,7 +251,7 @@ class EWCLora(LowRank):
         }
 
     def penalty(self, stage: Stage) -> Tensor | None:
-        """Return the weighted squared distance to the previous task's additions."""
+        """Return the weighted squared distance to the previous task's additions and head."""
         if not self._anchor:
             return None
         terms = [
@@ -261,7 +267,11 @@ class EWCLora(LowRank):
         self._anchor = {}
         if stage.index == stage.stages - 1:
             return
-        names = [*self._matrices(), *stage.model.head_parameter_names(stage.data.head)]
+        parts = {
+            "delta": [*self._matrices()],
+            "head": stage.model.head_parameter_names(stage.data.head),
+        }
+        names = [n for part, of in parts.items() if self.penalised in ("all", part) for n in of]
         new = task_fisher(stage, names, mode=self.mode, examples=self.examples)
         add_decayed(self.fisher, new, self.gamma)
 

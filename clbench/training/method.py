@@ -16,7 +16,7 @@ whenever a task is scored `scoring`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -79,6 +79,8 @@ class Method(Configured):
         stages for which `acts_in` returns True. Of the hooks of training, only `before_stage` is
         then called, which must not change the model. A stage that starts from vanilla's weights is
         trained once for vanilla and all such methods.
+    check_settings
+        Settings that `clbench check` replaces, where they alone decide the memory or the time.
     lr, lr_multiple
         Settings of every method. The flat rate of its stages is ``lr · lr_multiple``, where an
         `lr` of None stands for the protocol's. Hooks read it as ``stage.protocol.lr``.
@@ -96,6 +98,7 @@ class Method(Configured):
     runs_in_trainer: ClassVar[bool] = False
     takes_fisher: ClassVar[bool] = False
     control: ClassVar[bool] = False
+    check_settings: ClassVar[Mapping[str, Any]] = {}
     lr: LearningRate | None = None
     lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
 

@@ -26,6 +26,7 @@ from clbench.methods.merging import Dare, Ties, WiseFT
 from clbench.methods.partial_updates import OSF, Migu, MoFO, PackNet
 from clbench.methods.prompts import L2P, ProgressivePrompts
 from clbench.methods.quadratic import L2SP
+from clbench.methods.random_features import KLDA, RanPAC
 from clbench.methods.replay import AGem, DerPlusPlus, Multitask, Replay
 from clbench.methods.synapses import MAS, SI
 from clbench.runner.stage_cache import pack, unpack
@@ -42,6 +43,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "ewc-online": lambda: EWCOnline(importance=1e4, examples=5, gamma=0.5),
     "frozen": Frozen,
     "icarl": lambda: ICaRL(memory=8),
+    "klda": lambda: KLDA(features=20, ensemble=2),
     "l2-sp": L2SP,
     "l2-sp-previous": lambda: L2SP(anchor="previous"),
     "l2p": lambda: L2P(pool=4, length=2, select=2),
@@ -63,6 +65,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "prototypes": Prototypes,
     "r-ewc": lambda: REWC(importance=1e4, examples=5, gamma=0.5),
     "progressive-prompts": lambda: ProgressivePrompts(length=2),
+    "ranpac": lambda: RanPAC(features=20),
     "recadam": RecAdam,
     "recadam-previous": lambda: RecAdam(anchor="previous", initialisation="random"),
     "replay": lambda: Replay(memory=8, choice="reservoir"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,3 +108,42 @@ def test_a_large_importance_preserves_the_outputs_of_earlier_tasks(folder: Path)
         assert any(not torch.equal(now[name], value) for name, value in additions.items())
         moved.append(float((cell.scored(0) - before).abs().mean()))
     assert moved[1] < 0.3 * moved[0]
+
+
+@pytest.mark.parametrize(
+    ("penalised", "heads", "delta", "head"),
+    [
+        ("all", ("a", "a"), True, True),
+        ("head", ("a", "a"), False, True),
+        ("head", ("a", "b"), False, False),
+        ("delta", ("a", "a"), True, False),
+    ],
+)
+def test_the_penalty_holds_the_parts_it_is_told_to(
+    folder: Path, penalised: Any, heads: tuple[str, str], delta: bool, head: bool
+) -> None:
+    """Each part alone gives ½·λ·ΣF·3², and the whole their sum."""
+    cell = Cell(folder, EWCLora(importance=2.0, penalised=penalised, alpha=8, r=8), heads=heads)
+    cell.stage(0)
+    expected = Cell(folder, EWCLora(importance=2.0, alpha=8, r=8), heads=heads)
+    expected.stage(0)
+    fisher = expected.method.fisher
+    parameters = dict(cell.model.named_parameters())
+    stage = cell.begin(1)
+    with torch.no_grad():
+        parameters["heads.a.bias"] += 3.0
+        product = parameters[UP] @ parameters[DOWN]
+        parameters[UP] *= 2.0
+    total = 0.0
+    if delta:  # ΔW became twice itself, so it moved by itself
+        total += float((fisher[BASE] * product.square()).sum())
+    if head:
+        total += 9.0 * float(fisher["heads.a.bias"].sum())
+    penalty = cell.method.penalty(stage)
+    assert (0.0 if penalty is None else penalty.item()) == pytest.approx(total, rel=1e-4)
+    assert (total > 0) == (delta or head)
+
+
+def test_the_default_of_penalised_is_not_in_a_cell_of_earlier_versions() -> None:
+    assert "penalised" not in EWCLora().settings()
+    assert EWCLora(penalised="head").settings()["penalised"] == "head"

@@ -1,0 +1,254 @@
+"""Heads on fixed random features, computed without a gradient: KLDA and RanPAC."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from clbench.core.seeds import torch_stream
+from clbench.methods.class_means import ClosedForm, Prototypes, Sums, sums_device
+from clbench.training.batches import Batch
+from clbench.training.stage import Context, Stage
+
+CHUNK = 1000
+"""Rows whose random features are held at once."""
+RIDGES = tuple(10.0**power for power in range(-8, 9))
+RIDGE_ROWS, FITTED_SHARE = 2000, 0.8
+"""Most rows of a stage to choose λ on, and the share of them to fit on; the others are held out."""
+
+
+class RandomMap(nn.Module):
+    """A fixed random map of features, in float32 or float64.
+
+    Attributes
+    ----------
+    directions
+        Shape (e, h, m), for each of e members of an ensemble.
+    phases
+        Shape (e, 1, m): the features are ``√(2/m)·cos(xW + b)``; None: they are ``relu(xW)``.
+    """
+
+    directions: Tensor
+    phases: Tensor | None
+
+    def __init__(self, directions: Tensor, phases: Tensor | None) -> None:
+        super().__init__()
+        # Drawn again from their stream, so not saved with the weights.
+        self.register_buffer("directions", directions, persistent=False)
+        self.register_buffer("phases", phases, persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the random features, shape (e, n, m), for features of shape (n, h)."""
+        products = features @ self.directions.to(features)
+        if self.phases is None:
+            return products.relu_()
+        return (
+            products.add_(self.phases.to(features)).cos_().mul_(math.sqrt(2.0 / products.shape[-1]))
+        )
+
+
+class RandomFeatureHead(nn.Linear):
+    """A head on the random features of a map, which is no weight of it.
+
+    The weight of shape (outputs, e·m) and the bias of shape (outputs, e) hold a head for each
+    member. The logits are those of the one member, or the logarithm of the mean probabilities of
+    several; outputs that are no logits are averaged.
+    """
+
+    def __init__(self, outputs: int, features: RandomMap) -> None:
+        members, _, width = features.directions.shape
+        with torch.device("meta"):  # draws nothing from torch's own stream
+            super().__init__(members * width, outputs)
+        device = features.directions.device
+        self.weight = nn.Parameter(torch.zeros(outputs, members * width, device=device))
+        self.bias = nn.Parameter(torch.zeros(outputs, members, device=device))
+        self.features = features
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the outputs, shape (…, outputs), for features of shape (…, h)."""
+        mapped = self.features(features.flatten(0, -2))  # (e, n, m)
+        weight = self.weight.view(len(self.weight), len(mapped), -1)
+        outputs = torch.einsum("enm,oem->eno", mapped, weight) + self.bias.T[:, None]
+        if len(outputs) == 1 or outputs.shape[-1] == 1:
+            joint = outputs.mean(0)
+        else:
+            joint = outputs.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
+        return joint.view(*features.shape[:-1], -1)
+
+
+class RandomFeatures(ClosedForm):
+    """Base of methods that compute the heads on random features of the pooled vector.
+
+    The random features are drawn once, by the cell's seed. The second moment of `features` of them
+    has their number squared entries, in float64: 0.2 GB of 5,000 and 0.8 GB of 10,000. It is also
+    stored with every stage that a cell may resume from.
+    """
+
+    control = False
+    check_settings: ClassVar[Mapping[str, Any]] = {"features": 64}
+
+    def random_map(self, generator: torch.Generator, size: int) -> tuple[Tensor, Tensor | None]:
+        """Draw directions and phases of `RandomMap` for features of length `size`."""
+        raise NotImplementedError
+
+    def setup(self, context: Context) -> None:
+        """Put the random features before all heads."""
+        super().setup(context)
+        heads, size = context.model.heads, int(context.model.config.hidden_size)
+        generator = torch_stream("method", "random-features", context.seed, context.scenario)
+        self._map = RandomMap(*self.random_map(generator, size)).to(context.device)
+        for key, layer in heads.items():
+            if isinstance(layer, nn.Linear):
+                heads[key] = RandomFeatureHead(layer.out_features, self._map)
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        """Return 0: `after_stage` reads all rows at once, as few large products are faster."""
+        return stage.trainable()[0].sum() * 0.0
+
+    def after_stage(self, stage: Stage) -> None:
+        """Add the rows of the stage to the sums; write all heads so far."""
+        data = stage.data
+        features = torch.from_numpy(stage.features(data)).to(sums_device(stage), torch.float64)
+        labels = torch.from_numpy(data.rows.labels.copy())
+        for start in range(0, len(labels), CHUNK):
+            part = labels[start : start + CHUNK]
+            batch = Batch({}, part, data.head, data.regression, data.task, part.numpy(), 0)
+            self.add(batch, features[start : start + CHUNK])
+        self.choose(
+            stage, Batch({}, labels, data.head, data.regression, 0, labels.numpy(), 0), features
+        )
+        super().after_stage(stage)
+
+    def choose(self, stage: Stage, rows: Batch, features: Tensor) -> None:
+        """Called with all rows of a stage before the heads are computed: choose a setting."""
+
+    def mapped(self, features: Tensor) -> Tensor:
+        """Return the random features, shape (e, n, m)."""
+        mapped: Tensor = self._map(features)
+        return mapped
+
+    def solve(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return weight and bias of each head so far, as in `RandomFeatureHead`."""
+        return {
+            head: (weight.movedim(0, 1).flatten(1), bias.T)
+            for head, (weight, bias) in super().solve().items()
+        }
+
+
+class KLDA(RandomFeatures, Prototypes):
+    """Answer as prototypes does, on random Fourier features of an RBF kernel (KLDA).
+
+    Momeni et al. 2025 (arXiv 2412.15571): linear discriminant analysis with a covariance that all
+    classes share, on ``√(2/m)·cos(xW + b)`` with W from N(0, 2γ) and b uniform on [0, 2π], whose
+    products approximate ``exp(−γ‖x − y‖²)`` (Rahimi & Recht 2007). Their covariance is inverted as
+    it is, by a pseudo-inverse; here it is shrunk as by `Prototypes`, since rows may be fewer than
+    features.
+
+    Attributes
+    ----------
+    features
+        m, D in the paper: number of random features. The covariance has m² entries.
+    gamma
+        γ of the kernel, σ in the authors' code. It depends on the size of the model's features.
+    ensemble
+        Number of maps, each with a covariance of its own, whose probabilities are averaged.
+    """
+
+    name = "klda"
+    features: Annotated[int, Field(ge=1, le=50_000)] = 5000
+    gamma: Annotated[float, Field(gt=0.0, le=1e6)] = 1e-2
+    ensemble: Annotated[int, Field(ge=1, le=100)] = 1
+
+    def random_map(self, generator: torch.Generator, size: int) -> tuple[Tensor, Tensor | None]:
+        """Draw the frequencies and phases of the Fourier features."""
+        shape = self.ensemble, size, self.features
+        directions = math.sqrt(2.0 * self.gamma) * torch.randn(shape, generator=generator)
+        phases = 2.0 * math.pi * torch.rand(self.ensemble, 1, self.features, generator=generator)
+        return directions, phases
+
+
+class RanPAC(RandomFeatures):
+    """Fit a ridge regression of the classes on a random projection of frozen features (RanPAC).
+
+    McDonnell et al. 2023 (arXiv 2307.02251, Algorithm 1) without its adaptation to the first
+    task: with features h = relu(xW), W from N(0, 1), the rows of a head are
+    ``(G + λI)⁻¹ Σ_rows h`` of each class, where G is the sum of hhᵀ over all rows so far. G is that
+    of all heads, so the rows of other heads count as rows of no class.
+
+    Attributes
+    ----------
+    features
+        M: length of the projection. G has M² entries.
+    ridge
+        λ; or ``held-out``: the power of ten from 1e-8 to 1e8 with the least squared error on a
+        fifth of a stage's training rows after a fit on the rest, of at most 2,000 rows. Errors are
+        summed over the stages, where the authors' code takes the last one, so that the order of
+        the tasks does not matter.
+    """
+
+    name = "ranpac"
+    features: Annotated[int, Field(ge=1, le=50_000)] = 10_000
+    ridge: Annotated[float, Field(gt=0.0, le=1e12)] | Literal["held-out"] = "held-out"
+
+    def setup(self, context: Context) -> None:
+        """Start without errors of any λ."""
+        super().setup(context)
+        self.errors = [0.0] * len(RIDGES)
+
+    def random_map(self, generator: torch.Generator, size: int) -> tuple[Tensor, Tensor | None]:
+        """Draw the projection."""
+        return torch.randn(1, size, self.features, generator=generator), None
+
+    @property
+    def strength(self) -> float:
+        """λ now."""
+        if self.ridge != "held-out":
+            return self.ridge
+        return RIDGES[self.errors.index(min(self.errors))]
+
+    def choose(self, stage: Stage, rows: Batch, features: Tensor) -> None:
+        """Add the errors of each λ on the held-out rows of the stage."""
+        if self.ridge == "held-out":
+            columns = self.columns(rows, features)
+            flat = features.flatten(0, -2)
+            order = torch.randperm(len(flat), generator=stage.rng("held-out"))[:RIDGE_ROWS]
+            new = held_out_errors(self.mapped(flat[order])[0], columns[order])
+            self.errors = [error + each for error, each in zip(self.errors, new, strict=True)]
+        stage.record("ridge", self.strength)
+
+    def classes(self, sums: Mapping[str, Sums]) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return the ridge solution for the classes of each head, without a bias."""
+        gram = torch.as_tensor(self.moment).clone()
+        gram.diagonal(dim1=-2, dim2=-1).add_(self.strength)
+        joint = torch.cat([each["features"] for each in sums.values()], dim=-2)
+        weights = torch.linalg.solve(gram, joint.mT).mT
+        parts = weights.split([len(each["weights"]) for each in sums.values()], dim=-2)
+        return {h: (w, w.new_zeros(w.shape[:-1])) for h, w in zip(sums, parts, strict=True)}
+
+    def regularised(self, covariance: Tensor, rows: float) -> Tensor:
+        """Return the covariance with λ/n on its diagonal."""
+        result = covariance.clone()
+        result.diagonal(dim1=-2, dim2=-1).add_(self.strength / rows)
+        return result
+
+
+def held_out_errors(features: Tensor, targets: Tensor) -> list[float]:
+    """Return the squared error of a ridge regression on held-out rows for each of `RIDGES`.
+
+    It is fitted on the first rows (`FITTED_SHARE`) of features of shape (n, m) and targets of shape
+    (n, outputs), by the products of rows, so that all λ need one decomposition.
+    """
+    fitted = int(FITTED_SHARE * len(features))
+    if fitted == 0:
+        return [0.0] * len(RIDGES)
+    products = features @ features[:fitted].T
+    values, vectors = torch.linalg.eigh(products[:fitted])
+    across, turned = products[fitted:] @ vectors, vectors.T @ targets[:fitted]
+    errors = []
+    for ridge in RIDGES:
+        outputs = across @ (turned / (values.clamp(min=0.0) + ridge)[:, None])
+        errors.append(float((outputs - targets[fitted:]).square().sum()))
+    return errors
