@@ -86,6 +86,13 @@ class HostedBatch(Batch):
     def __len__(self) -> int:
         return self.count
 
+    def token_rows(self) -> Tensor:
+        """Return the number of the row that each label belongs to, shape of the labels."""
+        if self.count == len(self.labels):
+            return super().token_rows()
+        rows = (self.inputs["position_ids"] == 0).cumsum(1) - 1
+        return rows.gather(1, self.inputs["predict"])
+
 
 @dataclass
 class HostedStage(Stage):
@@ -107,6 +114,11 @@ class HostedStage(Stage):
     inputs, own_loss, scale
         The batch at hand as the Trainer has it; the function that returns its loss, and with
         `return_outputs`, the outputs, too; and a factor that makes it a mean over the batch.
+    tokens
+        Predicted tokens that the Trainer divides sums by: a process's share of those of all parts
+        of a step, or None for those of the batch at hand.
+    caller
+        The model as the Trainer calls it, if the method replaces the Trainer's loss.
     """
 
     model: HostedModel
@@ -116,6 +128,8 @@ class HostedStage(Stage):
     inputs: dict[str, Tensor] = field(default_factory=dict)
     own_loss: Loss | None = None
     scale: float = 1.0
+    tokens: Tensor | float | None = None
+    caller: Any = None
     _loss: Tensor | None = None
     _has_labels: bool = True
 
@@ -276,11 +290,20 @@ class HostedStage(Stage):
         if not self._has_labels:
             raise SettingsError(f"{self.scenario} needs labels, but the batch has none.")
         if "predict" in batch.inputs:
-            if "attention_mask" not in batch.inputs:
+            is_packed = "attention_mask" not in batch.inputs
+            if is_packed and self.caller is None:
                 raise ModelError(
                     f"{self.scenario}: rows are packed into one without padding, so their next "
                     "tokens cannot be compared. Set padding_free and packing to False."
                 )
+            if self.caller is not None and options.get("weights") is None:
+                # Wrappers average the gradients of processes after a pass through them only.
+                texts = {n: v for n, v in batch.inputs.items() if n != "predict"}
+                places = batch.inputs["predict"]
+                with self.precision.autocast():
+                    return likelihood.logits_at(
+                        self.model.backbone, places, caller=self.caller, **texts
+                    ).float()
             return super().logits(batch, **options)
         is_own = all(value is None for value in options.values()) and torch.is_grad_enabled()
         if is_own and self.returns_outputs:
@@ -289,6 +312,12 @@ class HostedStage(Stage):
             self._loss = loss * self.scale
             return logits_of(outputs, has_loss=True).float()
         return super().logits(replace(batch, inputs=self.inputs), **options)
+
+    def token_mean(self, values: Tensor, batch: Batch) -> Tensor:
+        """Return a mean as in `Stage`, over the tokens that the Trainer's own loss counts."""
+        if self.tokens is None:
+            return super().token_mean(values, batch)
+        return values.sum() * self.scale / self.tokens
 
     def criterion(self, outputs: Tensor, batch: Batch) -> Tensor:  # type: ignore[override]
         """Return the Trainer's loss of the batch at hand, whose outputs these are."""

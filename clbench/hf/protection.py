@@ -39,7 +39,8 @@ def protect(
     method
         A method or baseline (``clbench list methods``) that needs only the model, the batch and
         the gradient: ``ewc``, ``ewc-mlm``, ``l2-sp``, ``recadam``, ``kl-anchor``, ``mixout``,
-        ``lwf``, ``layerwise`` (``bertcl-combined``) or ``generic-replay``.
+        ``lwf``, ``layerwise`` (``bertcl-combined``), ``generic-replay``, or ``dft``, ``asft``,
+        ``eaft`` and ``talr``, which replace the Trainer's loss.
     fisher
         For ``ewc``: the Fisher information of what was learned before, as `diagonal_fisher` of
         `clbench.fisher` returns it, or a safetensors file of it. Its names are those of the
@@ -139,9 +140,12 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         self.method.after_step(self.stage)
 
     def loss(
-        self, own_loss: Callable[..., Any], inputs: dict[str, Any], items: Any
+        self, own_loss: Callable[..., Any], model: Any, inputs: dict[str, Any], items: Any
     ) -> torch.Tensor:
-        """Return the method's loss of a batch, as the Trainer's `compute_loss` returns its own."""
+        """Return the method's loss of a batch, as the Trainer's `compute_loss` returns its own.
+
+        `items` is the number of tokens by which the Trainer divides the sums of a step's parts.
+        """
         trainer, stage, kind = self._trainer, self.stage, type(self.method)
         if kind.loss is Method.loss and kind.penalty is Method.penalty:
             return torch.as_tensor(own_loss())
@@ -153,6 +157,10 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         if is_share:
             self._warn_of_sums(inputs)
         stage.model.train()
+        if kind.replaces_loss:
+            stage.caller, stage.tokens = model, items if is_share else None
+            if stage.tokens is not None and trainer.args.average_tokens_across_devices:
+                stage.tokens = items / trainer.accelerator.num_processes
         batch = stage.begin(inputs, own_loss, parts)
         loss = engine.checked_loss(self.method.loss(stage, batch))
         if (penalty := engine.checked_penalty(self.method.penalty(stage))) is not None:
@@ -302,7 +310,7 @@ class _Protected:
         def own_loss(**options: Any) -> Any:
             return own(model, dict(inputs), *args, **{**kwargs, **options})
 
-        return self.protection.loss(own_loss, inputs, kwargs.get("num_items_in_batch"))
+        return self.protection.loss(own_loss, model, inputs, kwargs.get("num_items_in_batch"))
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         own = super().create_optimizer  # type: ignore[misc]
@@ -327,6 +335,11 @@ def _problem(trainer: Trainer, method: Method, stage: HostedStage) -> str | None
         return "the weights are spread over processes, by FSDP or DeepSpeed. Use plain DDP."
     if args.n_gpu > 1:
         return "the Trainer uses several GPUs in one process. Start a process per GPU: torchrun."
+    if method.replaces_loss and (args.label_smoothing_factor or trainer.compute_loss_func):
+        return (
+            f"{method.name!r} replaces the Trainer's loss. Remove compute_loss_func and "
+            "label_smoothing_factor."
+        )
     if "lomo" in args.optim:
         return "LOMO updates the weights in the backward pass. Use adamw_torch."
     if args.torch_compile:

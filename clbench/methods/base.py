@@ -47,6 +47,7 @@ for _module, _classes in {
     "random_features": "klda:KLDA ranpac:RanPAC",
     "replay": "a-gem:AGem der++:DerPlusPlus multitask:Multitask replay:Replay",
     "synapses": "mas:MAS si:SI",
+    "token_weights": "asft:ASFT dft:DFT eaft:EAFT talr:TALR",
 }.items():
     for _entry in _classes.split():
         _name, _, _class = _entry.partition(":")

@@ -278,10 +278,13 @@ def only_at(model: Any, positions: Tensor) -> Iterator[list[bool]]:
         handle.remove()
 
 
-def logits_at(model: Any, positions: Tensor, **arguments: Any) -> Tensor:
-    """Return a decoder's logits at positions (b, m), computed only there if the model allows."""
+def logits_at(model: Any, positions: Tensor, *, caller: Any = None, **arguments: Any) -> Tensor:
+    """Return a decoder's logits at positions (b, m), computed only there if the model allows.
+
+    `caller` is a module around the model to call in its place.
+    """
     with only_at(model, positions) as picks:
-        logits: Tensor = model(**arguments, use_cache=False).logits
+        logits: Tensor = (caller or model)(**arguments, use_cache=False).logits
     if picks:
         return logits
     return _at(logits, positions)

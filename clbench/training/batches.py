@@ -70,6 +70,11 @@ class Batch:
             return outputs
         return outputs[:, : self.labels.shape[1]][self.labels != IGNORED]
 
+    def token_rows(self) -> Tensor:
+        """Return the number of the row that each label of shape (b, m) belongs to."""
+        rows = torch.arange(len(self.labels), device=self.labels.device)
+        return rows[:, None].expand_as(self.labels)
+
     def among_compared(self, outputs: Tensor) -> Tensor:
         """Return outputs of shape (b, …, outputs), -inf for classes that the loss leaves out."""
         if self.compared is None:

@@ -68,8 +68,11 @@ class Method(Configured):
     runs_in_trainer
         Set to True if the method needs only the model, the batch and the gradient, so that
         `clbench.hf.protect` can run it in a Trainer.
+    replaces_loss
+        Set to True if `loss` never asks for the stage's own, only for logits. In a Trainer, its own
+        loss is then not computed, and rows may be packed.
     takes_fisher
-        Set to True if there it starts from Fisher information, in the state ``fisher`` and
+        Set to True if in a Trainer it starts from Fisher information, in the state ``fisher`` and
         ``anchor``.
     control
         Set to True for a control: a simple way to forget less. The report says which methods do
@@ -96,6 +99,7 @@ class Method(Configured):
     head_kinds: ClassVar[tuple[str, ...]] = ("classification", "language-model")
     needs_decoder: ClassVar[bool] = False
     runs_in_trainer: ClassVar[bool] = False
+    replaces_loss: ClassVar[bool] = False
     takes_fisher: ClassVar[bool] = False
     control: ClassVar[bool] = False
     check_settings: ClassVar[Mapping[str, Any]] = {}

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from clbench.core.errors import NonFiniteLossError, PluginError, SettingsError
 from clbench.core.seeds import numpy_stream, stream_seed, torch_stream
 from clbench.models.classifier import TaskModel, evaluating
+from clbench.models.encoding import IGNORED
 from clbench.training.batches import Batch, TaskData, length_grouped
 from clbench.training.device import Precision
 from clbench.training.dropout import MaskStream
@@ -370,6 +371,10 @@ class Stage(Context):
         if batch.regression:
             return nn.functional.mse_loss(outputs.squeeze(-1), batch.labels)
         return nn.functional.cross_entropy(batch.among_compared(outputs), batch.labels)
+
+    def token_mean(self, values: Tensor, batch: Batch) -> Tensor:
+        """Return the mean over a batch's predicted tokens of values (b, m), 0 at all others."""
+        return values.sum() / (batch.labels != IGNORED).sum().clamp(min=1)
 
     def batches(self, name: str) -> Iterator[Batch]:
         """Yield one pass over the stage's rows, shuffled by stream `name`."""
