@@ -79,6 +79,9 @@ class PreparedScenario:
         Lines for the readers of all cells.
     capabilities
         What a language model is measured on besides the tasks; None measures nothing.
+    gold
+        For each task a stratified subset of the scored rows, with their answers, on which a
+        language model is compared with the base model; empty without `kl_rows`.
     """
 
     scenario: Scenario
@@ -92,6 +95,7 @@ class PreparedScenario:
     writer: Writer | None = None
     notes: tuple[str, ...] = ()
     capabilities: CapabilityData | None = None
+    gold: tuple[TaskData, ...] = ()
 
     def shown(self, count: int) -> dict[str, int]:
         """Return the outputs in use of each growing head after `count` tasks."""

@@ -94,8 +94,15 @@ class AnsweringModel(TaskModel):
         return []
 
     @torch.inference_mode()
-    def write(self, inputs: Mapping[str, Tensor], stops: Sequence[int], most: int) -> list[Tensor]:
-        """Return what the model writes after each prompt, greedily: token numbers.
+    def write(
+        self,
+        inputs: Mapping[str, Tensor],
+        stops: Sequence[int],
+        most: int,
+        *,
+        seed: int | None = None,
+    ) -> list[Tensor]:
+        """Return what the model writes after each prompt: token numbers.
 
         Parameters
         ----------
@@ -105,14 +112,18 @@ class AnsweringModel(TaskModel):
             Tokens that end a text.
         most
             Most tokens of a text.
+        seed
+            Draw each token from the model's distribution by a random stream of this seed, which
+            leaves torch's own as it was; None writes greedily.
         """
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         if not self.encoder_decoder:
             order = torch.argsort(mask, dim=1, stable=True)  # padding to the left
             mask = mask.gather(1, order)
             ids = ids.gather(1, order).masked_fill(mask == 0, self._pad_id)
+        draws = {"do_sample": True, "top_k": 0, "top_p": 1.0, "temperature": 1.0}
         config = transformers.GenerationConfig(
-            do_sample=False,
+            **({"do_sample": False} if seed is None else draws),
             num_beams=1,
             max_new_tokens=most,
             eos_token_id=list(stops),
@@ -120,9 +131,12 @@ class AnsweringModel(TaskModel):
             decoder_start_token_id=getattr(self.config, "decoder_start_token_id", None),
         )
         model: Any = self.backbone
-        written: Tensor = model.generate(
-            input_ids=ids, attention_mask=mask, generation_config=config
-        )
+        with torch.random.fork_rng(devices=[ids.device] if ids.device.type == "cuda" else []):
+            if seed is not None:
+                torch.manual_seed(seed)
+            written: Tensor = model.generate(
+                input_ids=ids, attention_mask=mask, generation_config=config
+            )
         start = 1 if self.encoder_decoder else ids.shape[1]
         return list(written[:, start:])
 

@@ -14,6 +14,7 @@ import torch
 from clbench.core.errors import PluginError
 from clbench.core.seeds import stream_seed
 from clbench.measure.capabilities import Capabilities, Measures
+from clbench.measure.divergence import Divergence
 from clbench.measure.pretraining_scorer import HarnessScores, harness_scores
 from clbench.measure.rows import BEFORE, LinearProbes, PreparedScenario, ProbeRow, Row, RowScorer
 from clbench.methods.base import Method, Vanilla, at_rate
@@ -84,6 +85,7 @@ class CellRunner:
         self._scored: list[ScoredStage] = []
         self._probes_before: list[ProbeRow] = []
         self._capabilities: Capabilities | None = None
+        self._divergence: Divergence | None = None
         self._capabilities_before: list[Measures] = []
         self._zero_shot: list[float] = []  # the base model's scores on all tasks
         self._grows = True  # whether a head that grows further could go on from here
@@ -196,6 +198,9 @@ class CellRunner:
             measures = self._capabilities.measure(1)
             self._zero_shot = [self._untrained(j) for j in range(len(scenario.scored))]
             self._capabilities_before = [{**measures, "average": fmean(self._zero_shot)}]
+        if scenario.gold and writer is not None and cell.reference_of is None:
+            self._divergence = Divergence(scenario.gold, context, writer, self.method.scoring)
+            self._capabilities_before = self._capabilities_before or [{}]
         self._before: list[Row] = []
         if self._scorers:
             self._pretrained = context.snapshot()
@@ -300,6 +305,8 @@ class CellRunner:
             measures = self._capabilities.measure(stage.index + 1)
             if (task := stage.index + 1) < len(self._zero_shot):
                 measures["ahead"] = self._untrained(task) - self._zero_shot[task]
+        if self._divergence is not None:
+            measures |= self._divergence.measure(stage.index)
         record.eval_seconds += time.perf_counter() - start
         if self.cell.protocol.curve_points and not record.curves["scores"]:
             # The stage was too short for a point: take the rows of R before and after it.

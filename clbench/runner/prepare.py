@@ -180,10 +180,17 @@ class ScenarioPreparer:
             for task, rows, held in zip(tasks, train, scored, strict=True)
         ]
         prompts, writer, capabilities = self._prompts, None, None
+        gold: list[EncodedRows] = []
         if prompts is not None:
             stops = tuple(stop_tokens(prompts.tokenizer))
             writer = Writer(prompts.tokenizer, stops, prompts.max_answer, protocol.answer_by)
             capabilities = capability_data(self, protocol, prompts, scenario)
+            for task in tasks if protocol.kl_rows else ():
+                rng, own = numpy_stream("kl rows", task.name, self.seed), self._scored_rows(task)
+                few = stratified(own.labels, protocol.kl_rows or 0, rng, task.regression)
+                choices = prompts.encode(task, own.take(few), to_train=False)
+                answers = prompts.encode(task, own.take(few), to_train=True)
+                gold.append(replace(answers, names=choices.names))
         return PreparedScenario(
             scenario,
             data(train),
@@ -196,6 +203,7 @@ class ScenarioPreparer:
             writer,
             tuple(dict.fromkeys(note for rows in (*train, *scored) for note in rows.notes)),
             capabilities,
+            data(gold) if gold else (),
         )
 
     @cached_property

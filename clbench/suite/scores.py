@@ -274,6 +274,12 @@ MEASURES = Need(
     "Set capability_rows in [protocol].",
     "it needs a language model that is measured (capability_rows)",
 )
+KL = Need(
+    "measures",
+    lambda protocol, _: protocol.kl_rows,
+    "Set kl_rows in [protocol].",
+    "it needs a language model that is compared with its base (kl_rows)",
+)
 METRICS = Need(
     "metrics",
     lambda protocol, _: not protocol.is_language_model or protocol.answer_by != "generation",
@@ -381,6 +387,16 @@ _SCORES = (
     Score("obedience", "valid answers", "share of generated answers that are among the "
           "allowed ones", lambda _, measures: measures[-1].get("obedience"), Steps.of_measure,
           needs=(MEASURES,), single_task=True, visibility="page", on_card=True),
+    # Shenfeld et al. 2025 (arXiv 2509.04259), section 4: KL from the base model on the new task
+    *(Score(f"{direction}_kl{suffix}", f"{direction} KL{mark}", f"mean KL({between}) of the "
+            f"next-token distributions on {answers} to prompts of the last task, in nats per token",
+            lambda _, measures, name=f"{direction}_kl{suffix}": measures[-1].get(name),
+            Steps.none, needs=(KL,), higher_is_better=False, single_task=True, visibility="page")
+      for suffix, mark, answers in (
+          ("", "", "the right answers"),
+          ("_base", ", base’s answers", "answers drawn from the base model"),
+          ("_own", ", own answers", "answers drawn from the model itself"))
+      for direction, between in (("forward", "base ‖ current"), ("reverse", "current ‖ base"))),
 )  # fmt: skip
 SCORE: dict[str, Score] = {score.name: score for score in _SCORES}
 """All scores by name, in the order of their fields in tables."""

@@ -137,6 +137,9 @@ class Protocol(pydantic.BaseModel):
         after every stage (`clbench.measure.capabilities`); by default none.
     capability_tasks
         Names of tasks that no scenario trains, to answer without training.
+    kl_rows
+        Scored rows of each task on which a language model is compared with the base model, by the
+        KL divergence, after the task's stage (`clbench.measure.divergence`); by default none.
     lm_eval
         Names of tasks of the LM Evaluation Harness to run after the last stage.
     eval_batch_size
@@ -193,6 +196,7 @@ class Protocol(pydantic.BaseModel):
     probe_rows: Positive | None = later(None)
     capability_rows: Positive | None = later(None)
     capability_tasks: list[str] = later([])
+    kl_rows: Positive | None = later(None)
     lm_eval: list[str] = later([])
     eval_batch_size: Positive = 64
     trim_embeddings: bool = True
@@ -203,7 +207,7 @@ class Protocol(pydantic.BaseModel):
             raise ValueError("subset = 'seed' needs limit_per = 'task'")
         only_language_models = (
             *("answer_by", "answer_score", "answer_length", "chat", "packing"),
-            *("capability_rows", "capability_tasks", "lm_eval"),
+            *("capability_rows", "capability_tasks", "kl_rows", "lm_eval"),
             *("weights", "gradient_checkpointing"),
         )
         given = [key for key in only_language_models if key in self.model_fields_set]

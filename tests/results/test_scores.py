@@ -311,7 +311,7 @@ def test_one_entry_adds_a_score_to_tables_page_question_and_comparisons(
 
 def test_a_score_without_a_step_is_not_asked_for(worst: Score) -> None:
     assert Question(scores=["worst"]).scores == ["worst"]
-    with pytest.raises(ValidationError, match=r"should be 'p_o', .*'obedience' or 'worst'"):
+    with pytest.raises(ValidationError, match=r"should be 'p_o', .*'reverse_kl_own' or 'worst'"):
         Question(scores=["p"])
     with pytest.raises(ValueError, match="worst: a score that is compared needs a step"):
         replace(worst, step=None, compared=True)
