@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, named
 from clbench.core.seeds import numpy_stream
-from clbench.models import answering, encoding, families
+from clbench.models import answering, encoding
 from clbench.models.likelihood import likelihood, logits_at
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.base import ShiftContext
@@ -25,6 +25,7 @@ from clbench.tasks.task import IntArray, Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Context
+from clbench.training.writing import write_rows
 
 Measures = dict[str, float]
 Array = np.typing.NDArray[np.float32]
@@ -80,28 +81,9 @@ class Writer:
 
     def texts(self, context: Context, data: TaskData) -> list[str]:
         """Return what the model writes for each row: one line, without blanks around it."""
-        model = context.model
-        assert isinstance(model, answering.AnsweringModel)
-        model.eval()
-        lengths, most = data.rows.lengths, self.length(data)
-        room = np.full(len(lengths), most)
-        limit = families.usable_length(model.config)
-        if limit is not None and not model.encoder_decoder:
-            room = (limit - lengths).clip(1, most)  # the same as if each row were alone
-        size = context.protocol.eval_batch_size
-        texts: dict[int, str] = {}
-        for part in np.unique(room):
-            same = np.flatnonzero(room == part)
-            order = same[np.argsort(-lengths[same], kind="stable")]
-            for start in range(0, len(order), size):
-                rows = order[start : start + size]
-                inputs = data.batch(rows, context.device).inputs
-                with context.precision.autocast():
-                    written = model.write(inputs, self.stops, int(part))
-                lines = self.tokenizer.batch_decode(written, skip_special_tokens=True)
-                for row, text in zip(rows.tolist(), lines, strict=True):
-                    texts[row] = text.partition("\n")[0].strip()
-        return [texts[row] for row in range(len(lengths))]
+        written = write_rows(context, data, self.stops, self.length(data))
+        lines = self.tokenizer.batch_decode(written, skip_special_tokens=True)
+        return [text.partition("\n")[0].strip() for text in lines]
 
 
 def chosen_answers(texts: list[str], rows: encoding.PromptRows) -> IntArray:

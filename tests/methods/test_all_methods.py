@@ -110,6 +110,7 @@ def run(request: pytest.FixtureRequest, folder: Path) -> Run:
 
 def test_every_method_is_among_the_cases() -> None:
     own_files = {"ewc-mlm", "generic-replay", "kl-anchor"}  # a corpus, a language model
+    own_files |= {"sdft", "self-replay", "self-sft"}
     assert set(METHODS.names()) - own_files <= CASES.keys()
 
 
