@@ -362,6 +362,10 @@ def _needs(method: Method) -> str:
         return "is what the Trainer does by itself."
     if method.keeps_rows:
         return "keeps rows of earlier tasks, which the Trainer does not have."
+    if method.writes_answers:
+        return (
+            "lets the model answer prompts, which a Trainer's rows do not mark. Use `clbench run`."
+        )
     if method.only_consolidates:
         return "changes the weights after training. Use `clbench mend`."
     if method.needs_task_id:

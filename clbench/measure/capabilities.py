@@ -5,7 +5,7 @@ choices among texts, divergence from and agreement with the base model's next to
 whether answers are among the allowed ones.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
@@ -15,8 +15,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, named
-from clbench.core.seeds import numpy_stream, stream_seed
-from clbench.models import answering, encoding, families
+from clbench.core.seeds import numpy_stream
+from clbench.models import answering, encoding
 from clbench.models.likelihood import likelihood, logits_at
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.base import ShiftContext
@@ -25,6 +25,7 @@ from clbench.tasks.task import IntArray, Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Context
+from clbench.training.writing import write_rows
 
 Measures = dict[str, float]
 Array = np.typing.NDArray[np.float32]
@@ -80,42 +81,9 @@ class Writer:
 
     def texts(self, context: Context, data: TaskData) -> list[str]:
         """Return what the model writes for each row: one line, without blanks around it."""
-        model = context.model
-        assert isinstance(model, answering.AnsweringModel)
-        texts: dict[int, str] = {}
-        for rows, written in self.written(model, context, data):
-            lines = self.tokenizer.batch_decode(written, skip_special_tokens=True)
-            for row, text in zip(rows.tolist(), lines, strict=True):
-                texts[row] = text.partition("\n")[0].strip()
-        return [texts[row] for row in range(len(data.rows))]
-
-    def written(
-        self,
-        model: answering.AnsweringModel,
-        context: Context,
-        data: TaskData,
-        seed: int | None = None,
-    ) -> Iterator[tuple[IntArray, list[torch.Tensor]]]:
-        """Yield batches of rows, and the tokens that a model writes for each row.
-
-        It writes greedily, or draws with a `seed`.
-        """
-        model.eval()
-        lengths, most = data.rows.lengths, self.length(data)
-        room = np.full(len(lengths), most)
-        limit = families.usable_length(model.config)
-        if limit is not None and not model.encoder_decoder:
-            room = (limit - lengths).clip(1, most)  # the same as if each row were alone
-        size = context.protocol.eval_batch_size
-        for part in np.unique(room):
-            same = np.flatnonzero(room == part)
-            order = same[np.argsort(-lengths[same], kind="stable")]
-            for start in range(0, len(order), size):
-                rows = order[start : start + size]
-                own = None if seed is None else stream_seed("written", seed, *rows.tolist())
-                inputs = data.batch(rows, context.device).inputs
-                with context.precision.autocast():
-                    yield rows, model.write(inputs, self.stops, int(part), seed=own)
+        written = write_rows(context, data, self.stops, self.length(data))
+        lines = self.tokenizer.batch_decode(written, skip_special_tokens=True)
+        return [text.partition("\n")[0].strip() for text in lines]
 
 
 def chosen_answers(texts: list[str], rows: encoding.PromptRows) -> IntArray:

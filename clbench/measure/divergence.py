@@ -17,6 +17,7 @@ from clbench.models.encoding import PromptRows
 from clbench.models.likelihood import LOGITS
 from clbench.training.batches import TaskData
 from clbench.training.stage import Context
+from clbench.training.writing import padded_tokens, uniform, write_rows
 
 
 def kl_sums(base: Tensor, current: Tensor) -> tuple[float, float]:
@@ -109,14 +110,11 @@ class Divergence:
         rows = data.rows
         assert isinstance(rows, PromptRows)
         prompts = replace(data, rows=replace(rows, answers=None))
-        answers = np.full((len(rows), self.writer.length(data)), -1, dtype=np.int32)
         seed = stream_seed("drawn answers", kind, context.seed, context.scenario, task)
-        stops = torch.tensor(self.writer.stops)
-        for at, written in self.writer.written(model, context, prompts, seed):
-            for row, tokens in zip(at.tolist(), written, strict=True):
-                ends = torch.isin(tokens.cpu(), stops).nonzero()
-                length = int(ends[0]) + 1 if len(ends) else len(tokens)  # padding follows
-                answers[row, :length] = tokens[:length].cpu().numpy()
+        most = self.writer.length(data)
+        draws = uniform((len(rows), most), torch.Generator().manual_seed(seed))
+        own = replace(context, model=model)
+        answers = padded_tokens(write_rows(own, prompts, self.writer.stops, most, draws))
         return replace(data, rows=replace(rows, answers=answers))
 
     @torch.inference_mode()

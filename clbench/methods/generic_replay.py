@@ -1,6 +1,6 @@
 """Generic replay: mix a little pretraining-like text into every stage."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -19,7 +19,49 @@ from clbench.training.stage import Context, Stage
 Texts = dict[str, Tensor]
 
 
-class GenericReplay(Method):
+class TextReplay(Method):
+    """Base of methods that add the `text_loss` of texts, which `_pass` yields, to that of rows.
+
+    Attributes
+    ----------
+    share
+        Share of texts among rows and texts. A stage trains on one text at least.
+    weight
+        Weight of a text relative to a row.
+    """
+
+    runs_in_trainer: ClassVar[bool] = True
+    needs_decoder: ClassVar[bool] = True
+    text_loss: ClassVar[Callable[..., Tensor]]
+    _pass: ClassVar[Callable[..., Iterator[Texts]]]
+    share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
+    weight: Annotated[float, Field(gt=0.0, le=1e3)] = 1.0
+
+    def before_stage(self, stage: Stage) -> None:
+        """Start the stage's stream of texts."""
+        rows = stage.protocol.batch_of(stage.name)
+        self._rate = rows * self.share / (1.0 - self.share)  # texts a step
+        self._stream = self._batches(stage, max(1, round(self._rate)))
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        """Return the loss of the batch, plus that of texts in the steps in which some are due."""
+        loss = stage.loss(batch)
+        size, step = max(1, round(self._rate)), stage.done_before + stage.step
+        before, due = (int(number * self._rate / size) for number in (step - 1, step))
+        if stage.part or (step and before == due):
+            return loss
+        texts = next(self._stream)
+        text_loss = self.text_loss(stage, texts)
+        stage.sample("text_loss", text_loss)
+        return loss + self.weight * len(texts["input_ids"]) / len(batch) * text_loss
+
+    def _batches(self, stage: Stage, size: int) -> Iterator[Texts]:
+        """Yield batches of `size` texts without end, each pass in a new order."""
+        while True:
+            yield from self._pass(stage.rng("texts"), stage.rng("masks"), size=size)
+
+
+class GenericReplay(TextReplay):
     """Train on about one text of a general corpus for every hundred rows of the task.
 
     Of all that a stage trains on, the share `share` are texts of the suite's `corpus`, with the
@@ -34,10 +76,8 @@ class GenericReplay(Method):
 
     Attributes
     ----------
-    share
-        Share of texts among rows and texts. A stage trains on one text at least.
-    weight
-        Weight of a text relative to a row.
+    share, weight
+        As in `TextReplay`.
     texts
         Largest number of texts, drawn once for all stages.
     text_length
@@ -49,10 +89,6 @@ class GenericReplay(Method):
     """
 
     name: ClassVar[str] = "generic-replay"
-    runs_in_trainer: ClassVar[bool] = True
-    needs_decoder: ClassVar[bool] = True
-    share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
-    weight: Annotated[float, Field(gt=0.0, le=1e3)] = 1.0
     texts: Annotated[int, Field(ge=1)] = 1000
     text_length: Annotated[int, Field(ge=4)] = 128
     masking: Literal["bert", "mask", "any-position"] = "bert"
@@ -95,24 +131,6 @@ class GenericReplay(Method):
         else:
             setattr(model, model.base_model_prefix, context.model.backbone)
 
-    def before_stage(self, stage: Stage) -> None:
-        """Start the stage's stream of texts."""
-        rows = stage.protocol.batch_of(stage.name)
-        self._rate = rows * self.share / (1.0 - self.share)  # texts a step
-        self._stream = self._batches(stage, max(1, round(self._rate)))
-
-    def loss(self, stage: Stage, batch: Batch) -> Tensor:
-        """Return the loss of the batch, plus that of texts in the steps in which some are due."""
-        loss = stage.loss(batch)
-        size, step = max(1, round(self._rate)), stage.done_before + stage.step
-        before, due = (int(number * self._rate / size) for number in (step - 1, step))
-        if stage.part or (step and before == due):
-            return loss
-        texts = next(self._stream)
-        text_loss = self.text_loss(stage, texts)
-        stage.sample("text_loss", text_loss)
-        return loss + self.weight * len(texts["input_ids"]) / len(batch) * text_loss
-
     def text_loss(self, stage: Stage, texts: Texts) -> Tensor:
         """Return the mean language-model loss of a batch of texts, a scalar."""
         texts = {name: value.to(stage.device) for name, value in texts.items()}
@@ -128,11 +146,6 @@ class GenericReplay(Method):
         with stage.precision.autocast():
             value: Tensor = masked_lm(self._language, inputs).mean_loss()
         return value
-
-    def _batches(self, stage: Stage, size: int) -> Iterator[Texts]:
-        """Yield batches of `size` texts without end, each pass in a new order."""
-        while True:
-            yield from self._pass(stage.rng("texts"), stage.rng("masks"), size=size)
 
     def _pass(self, order: Generator, masks: Generator, *, size: int) -> Iterator[Texts]:
         """Return one pass over the texts in random order, in batches of `size`."""

@@ -93,52 +93,11 @@ class AnsweringModel(TaskModel):
         """Return no names: tasks have no heads of their own."""
         return []
 
-    @torch.inference_mode()
     def write(
-        self,
-        inputs: Mapping[str, Tensor],
-        stops: Sequence[int],
-        most: int,
-        *,
-        seed: int | None = None,
+        self, inputs: Mapping[str, Tensor], stops: Sequence[int], most: int, **options: Any
     ) -> list[Tensor]:
-        """Return what the model writes after each prompt: token numbers.
-
-        Parameters
-        ----------
-        inputs
-            ``input_ids`` and ``attention_mask``, shape (b, t), padded on the right.
-        stops
-            Tokens that end a text.
-        most
-            Most tokens of a text.
-        seed
-            Draw each token from the model's distribution by a random stream of this seed, which
-            leaves torch's own as it was; None writes greedily.
-        """
-        ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        if not self.encoder_decoder:
-            order = torch.argsort(mask, dim=1, stable=True)  # padding to the left
-            mask = mask.gather(1, order)
-            ids = ids.gather(1, order).masked_fill(mask == 0, self._pad_id)
-        draws = {"do_sample": True, "top_k": 0, "top_p": 1.0, "temperature": 1.0}
-        config = transformers.GenerationConfig(
-            **({"do_sample": False} if seed is None else draws),
-            num_beams=1,
-            max_new_tokens=most,
-            eos_token_id=list(stops),
-            pad_token_id=self._pad_id,
-            decoder_start_token_id=getattr(self.config, "decoder_start_token_id", None),
-        )
-        model: Any = self.backbone
-        with torch.random.fork_rng(devices=[ids.device] if ids.device.type == "cuda" else []):
-            if seed is not None:
-                torch.manual_seed(seed)
-            written: Tensor = model.generate(
-                input_ids=ids, attention_mask=mask, generation_config=config
-            )
-        start = 1 if self.encoder_decoder else ids.shape[1]
-        return list(written[:, start:])
+        """Return what the model writes after each prompt; parameters as in `write`."""
+        return list(write(self.backbone, inputs, stops, most, pad_id=self._pad_id, **options))
 
     def _arguments(self, inputs: Mapping[str, Tensor], inputs_embeds: Tensor | None) -> Any:
         arguments = {"attention_mask": inputs["attention_mask"]}
@@ -258,6 +217,71 @@ def _places(lengths: Sequence[int], room: int) -> tuple[list[tuple[int, int]], i
         places[i] = number, used[number]
         used[number] += lengths[i]
     return places, max(used)
+
+
+@torch.inference_mode()
+def write(
+    model: Any,
+    inputs: Mapping[str, Tensor],
+    stops: Sequence[int],
+    most: int,
+    *,
+    pad_id: int,
+    draws: Tensor | None = None,
+    temperature: float = 1.0,
+) -> Tensor:
+    """Return what a language model writes after each prompt: token numbers, shape (b, n).
+
+    Parameters
+    ----------
+    model
+        A causal or encoder-decoder language model of transformers.
+    inputs
+        ``input_ids`` and ``attention_mask``, shape (b, t), padded on the right.
+    stops
+        Tokens that end a text, behind which `pad_id` follows.
+    most
+        Most tokens of a text.
+    draws
+        Numbers from 0 to 1, shape (b, `most`): each draws a token from the model's distribution at
+        `temperature`. None writes greedily.
+    """
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    start = 1
+    if not getattr(model.config, "is_encoder_decoder", False):
+        order = torch.argsort(mask, dim=1, stable=True)  # padding to the left
+        mask = mask.gather(1, order)
+        ids = ids.gather(1, order).masked_fill(mask == 0, pad_id)
+        start = ids.shape[1]
+
+    def draw(written: Tensor, scores: Tensor) -> Tensor:
+        """Leave the drawn token only: the first whose cumulative probability exceeds the number."""
+        assert draws is not None
+        scores = scores.double() / temperature
+        if pad_id not in stops:
+            scores[:, pad_id] = -torch.inf  # no text has padding
+        sums = scores.softmax(-1).cumsum(-1)
+        number = draws[:, written.shape[1] - start, None].to(sums) * sums[:, -1:]
+        token = torch.searchsorted(sums, number, right=True).clamp(max=sums.shape[1] - 1)
+        return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
+
+    config = transformers.GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        max_new_tokens=most,
+        eos_token_id=list(stops),
+        pad_token_id=pad_id,
+        decoder_start_token_id=getattr(model.config, "decoder_start_token_id", None),
+    )
+    processors = transformers.LogitsProcessorList([] if draws is None else [draw])
+    own, model.generation_config = model.generation_config, transformers.GenerationConfig()
+    try:  # a checkpoint's own settings may not be greedy
+        written: Tensor = model.generate(
+            ids, config, logits_processor=processors, attention_mask=mask
+        )
+    finally:
+        model.generation_config = own
+    return written[:, start:]
 
 
 def stop_tokens(tokenizer: transformers.PreTrainedTokenizerBase) -> list[int]:

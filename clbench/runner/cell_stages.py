@@ -174,6 +174,10 @@ class CellStages:
                 "columns": recipe.get("scenario") if scorers else None,
                 # The history holds scores of probes on later tasks, too.
                 "probed": [task.train.digest for task in every] if protocol.probe_rows else None,
+                # Own answers are right by the first metric.
+                "right_by": [tasks[i].metrics[0] for i in stages]
+                if self.method.writes_answers and not shared
+                else None,
                 "method": None if shared else recipe.get("method"),
                 "length": len(every) if self.method.needs_length and not shared else None,
             }

@@ -152,7 +152,10 @@ class ScenarioPreparer:
         def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
             predicts = [task.regression and not protocol.is_language_model for task in tasks]
             return tuple(
-                TaskData(i, task.name, task.head, predicts[i], rows.lock(), pad)
+                TaskData(
+                    *(i, task.name, task.head, predicts[i], rows.lock(), pad),
+                    metric=task.metrics[0] if task.free_text else "",
+                )
                 for i, (task, rows) in enumerate(zip(tasks, parts, strict=True))
             )
 

@@ -113,6 +113,7 @@ class TaskData:
     rows: EncodedRows
     pad_id: int  # token id of padding
     compared: Tensor | None = None  # classes that the loss compares, bool, (outputs,); None: all
+    metric: str = ""  # which scores texts to write; empty for other tasks
 
     def batch(self, positions: IntArray, device: torch.device) -> Batch:
         """Return the rows at `positions` as one batch on `device`."""

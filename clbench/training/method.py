@@ -65,6 +65,9 @@ class Method(Configured):
         are the tokens of answers: see `Batch.predictions`.
     needs_decoder
         Set to True if, with a language model, the method needs one that predicts every next token.
+    writes_answers
+        Set to True if the model writes answers to the rows' prompts in training. A Trainer cannot
+        tell prompts from answers.
     runs_in_trainer
         Set to True if the method needs only the model, the batch and the gradient, so that
         `clbench.hf.protect` can run it in a Trainer.
@@ -98,6 +101,7 @@ class Method(Configured):
     needs_outputs: ClassVar[bool] = False
     head_kinds: ClassVar[tuple[str, ...]] = ("classification", "language-model")
     needs_decoder: ClassVar[bool] = False
+    writes_answers: ClassVar[bool] = False
     runs_in_trainer: ClassVar[bool] = False
     replaces_loss: ClassVar[bool] = False
     takes_fisher: ClassVar[bool] = False

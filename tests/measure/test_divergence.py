@@ -24,6 +24,7 @@ from clbench.training.batches import TaskData
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Context
+from clbench.training.writing import uniform
 
 NAMES = ["", "_base", "_own"]
 PAIRS = [(f"forward_kl{name}", f"reverse_kl{name}") for name in NAMES]
@@ -117,9 +118,13 @@ def test_answers_are_drawn_from_the_models_own_distribution(divergence: Divergen
     model, ids = divergence.context.model, torch.tensor([[5, 9, 7]]).repeat(4000, 1)
     assert isinstance(model, AnsweringModel)
     move(model)
+
+    def drawn(seed: int) -> torch.Tensor:
+        return uniform((len(ids), 1), torch.Generator().manual_seed(seed))
+
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     first, again, other = (
-        torch.stack(model.write(inputs, [1], 1, seed=seed))[:, 0] for seed in (0, 0, 1)
+        torch.stack(model.write(inputs, [1], 1, draws=drawn(seed)))[:, 0] for seed in (0, 0, 1)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)

@@ -1,0 +1,245 @@
+"""Methods on data that the model writes: replayed texts, right answers, self-distillation."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Generator, Tensor
+
+from clbench.core.errors import DataError, SettingsError
+from clbench.methods.base import Method
+from clbench.methods.distillation import distillation
+from clbench.methods.generic_replay import TextReplay, Texts
+from clbench.models.answering import stop_tokens
+from clbench.models.checkpoint import load_tokenizer
+from clbench.models.families import usable_length
+from clbench.tasks.metrics import TEXT_METRICS
+from clbench.training import writing
+from clbench.training.batches import Batch, TaskData
+from clbench.training.stage import Context, Stage
+from clbench.training.writing import Tokens, padded_tokens, prompt_rows, prompts_of
+
+SPARE = 8
+"""Tokens that an answer may have beyond the longest one of the rows."""
+Temperature = Annotated[float, Field(gt=0.0, le=10.0)]
+
+
+class OnPolicy(Method):
+    """Base of methods that let a language model write, at a `temperature` of sampling."""
+
+    head_kinds: ClassVar[tuple[str, ...]] = ("language-model",)
+    writes_answers: ClassVar[bool] = True
+    temperature: Temperature = 1.0
+
+    def setup(self, context: Context) -> None:
+        """Load the tokenizer."""
+        name, revision = context.model_name, context.revision
+        self._tokenizer: Any = load_tokenizer(name, revision, plain=True)
+        self._stops = stop_tokens(self._tokenizer)
+
+
+class SelfReplay(OnPolicy, TextReplay):
+    """Train on a few texts that the model itself wrote before the stage.
+
+    Marek et al. 2026 (arXiv 2605.26097) keep a model's distributions in samples of its own by a
+    divergence. Here, as in `GenericReplay`, a text adds its next-token loss. At temperature 1 this
+    has the same gradient, in the mean, as KL(model before the stage ‖ model).
+
+    Attributes
+    ----------
+    share, weight
+        As in `TextReplay`.
+    texts
+        Largest number of texts in a stage. No more are written than its steps read once.
+    text_length
+        Most tokens to write.
+    prompts
+        ``none``: begin with the model's own beginning-of-text token. ``old``: answer prompts of
+        earlier tasks. The first stage is then vanilla's, and the method keeps rows.
+    """
+
+    name: ClassVar[str] = "self-replay"
+    texts: Annotated[int, Field(ge=1)] = 1000
+    text_length: Annotated[int, Field(ge=4)] = 128
+    prompts: Literal["none", "old"] = "none"
+
+    @property
+    def keeps_rows(self) -> bool:  # type: ignore[override]
+        """Whether texts begin with prompts of earlier tasks."""
+        return self.prompts == "old"
+
+    def acts_in(self, index: int) -> bool:
+        """Return False for a first stage without old prompts."""
+        return index > 0 or self.prompts == "none"
+
+    def before_stage(self, stage: Stage) -> None:
+        """Let the model write the texts."""
+        super().before_stage(stage)
+        count, tokenizer, stops = self.texts, self._tokenizer, [int(self._tokenizer.eos_token_id)]
+        if stage.tasks:
+            count = min(count, ceil(stage.own_steps * self._rate) + 1)
+        elif self.prompts == "old":
+            raise SettingsError("self-replay: a Trainer has no old prompts. Set prompts = 'none'.")
+        first = [token for token in tokenizer("")["input_ids"] if token not in stops]
+        known = [first or [stops[0] if (own := tokenizer.bos_token_id) is None else int(own)]]
+        if self.prompts == "old":
+            stops = self._stops
+            known = [p for task in range(stage.index) for p in prompts_of(stage.earlier(task).rows)]
+        drawn = torch.randint(len(known), (count,), generator=stage.rng("prompts"))
+        starts = [known[number] for number in drawn.tolist()]
+        pad = int(tokenizer.pad_token_id or 0)
+        data = TaskData(stage.index, "texts", stage.data.head, False, prompt_rows(starts), pad)
+        texts = writing.draw_rows(stage, data, stops, self.text_length, self.temperature)
+        self._data = replace(data, rows=prompt_rows(starts, texts))
+
+    def text_loss(self, stage: Stage, texts: Texts) -> Tensor:
+        """Return the mean next-token loss of what was written in a batch of texts, a scalar."""
+        inputs = {name: value.to(stage.device) for name, value in texts.items()}
+        labels, places = inputs.pop("labels"), np.arange(len(texts["labels"]))
+        batch = Batch(inputs, labels, self._data.head, False, self._data.task, places, 0)
+        return Stage.criterion(stage.logits(batch), batch)
+
+    def _pass(self, order: Generator, masks: Generator, *, size: int) -> Iterator[Texts]:
+        numbers = torch.randperm(len(self._data.rows), generator=order).numpy()
+        for start in range(0, len(numbers), size):
+            part = numbers[start : start + size]
+            inputs, labels = self._data.rows.collate(part, self._data.pad_id)
+            yield {**inputs, "labels": labels}
+
+
+class SelfSFT(OnPolicy):
+    """Train on the model's own answers to the new task's prompts, where they are right.
+
+    Before the stage, the model writes `samples` answers to each prompt. The first right one takes
+    the place of the given answer (rejection sampling: Zelikman et al. 2022; Yuan et al. 2023, who
+    keep all different ones). Answers to choose from must equal the given one. If each has a single
+    wording, only ``otherwise = "drop"`` differs from vanilla.
+
+    Attributes
+    ----------
+    samples
+        Answers written to each prompt.
+    threshold
+        Least score of a right text by the task's first metric.
+    otherwise
+        Prompts without a right answer keep the given one (``gold``, as in Gupta et al. 2024), so
+        that all rows are learned in as many steps as vanilla has, or are left out (``drop``).
+    """
+
+    name: ClassVar[str] = "self-sft"
+    temperature: Temperature = 0.7
+    samples: Annotated[int, Field(ge=1, le=1000)] = 4
+    threshold: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    otherwise: Literal["gold", "drop"] = "gold"
+
+    def training_data(self, stage: Stage) -> Sequence[TaskData]:
+        """Return the rows with the model's own answers."""
+        data, most = stage.data, 0
+        rows: Any = data.rows
+        gold, end = answers_of(rows), int(self._tokenizer.eos_token_id)
+        asked = rows.take(np.repeat(np.arange(len(rows)), self.samples))
+        asked, most = replace(data, rows=replace(asked, answers=None)), max(map(len, gold)) + SPARE
+        written = writing.draw_rows(stage, asked, self._stops, most, self.temperature)
+        given, own = self._texts(gold), self._texts(written)
+        is_right = TEXT_METRICS[data.metric] if data.metric else lambda a, b: float(a == b)
+        chosen: dict[int, Tokens] = {}
+        for number, text in enumerate(own):
+            row = number // self.samples
+            if row not in chosen and is_right(text, given[row]) >= self.threshold:
+                chosen[row] = [*(t for t in written[number] if t not in self._stops), end]
+        stage.note(
+            f"self-sft: {stage.name}: {len(chosen)} of {len(rows)} prompts have a right answer "
+            f"among {self.samples}."
+        )
+        kept = sorted(chosen) if self.otherwise == "drop" else range(len(rows))
+        if not kept:
+            raise DataError(
+                f"self-sft: no answer to a prompt of {stage.name!r} is right. Set "
+                "otherwise = 'gold', or raise samples."
+            )
+        answers = padded_tokens([chosen.get(row, gold[row]) for row in kept])
+        return [replace(data, rows=replace(rows.take(kept), answers=answers))]
+
+    def _texts(self, answers: Sequence[Tokens]) -> list[str]:
+        lines = self._tokenizer.batch_decode(answers, skip_special_tokens=True)
+        return [line.partition("\n")[0].strip() for line in lines]
+
+
+class SDFT(OnPolicy):
+    """Self-distillation fine-tuning: learn from the same model with the answer in its context.
+
+    At each step the model writes an answer to each prompt of the batch. The loss is the mean over
+    its tokens of KL(student ‖ teacher) over the whole vocabulary: the student reads the prompt,
+    the teacher an example before it, without a gradient (Shenfeld et al. 2026, arXiv 2601.19897,
+    section 3). The teacher begins as the model before the stage and follows its moving average.
+
+    Simplified: the example is the prompt with its given answer, then the prompt follows again; the
+    paper's words between them need a model that follows instructions. The loss counts the first
+    tokens, too, of which the authors' code skips three: answers here may be as short.
+
+    Attributes
+    ----------
+    ema
+        Share of the model in the teacher after each step: 0 keeps the model before the stage.
+    divergence
+        ``reverse``: KL(student ‖ teacher), as in the paper. ``forward``: KL(teacher ‖ student), the
+        default of the authors' code.
+    """
+
+    name: ClassVar[str] = "sdft"
+    needs_decoder: ClassVar[bool] = True
+    ema: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
+    divergence: Literal["reverse", "forward"] = "reverse"
+
+    def before_stage(self, stage: Stage) -> None:
+        """Let the teacher begin as the model."""
+        self._teacher = stage.snapshot(stage.shared_names())
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        """Return the divergence at the tokens that the model writes now."""
+        rows = stage.data.rows.take(batch.positions)
+        prompts, gold = prompts_of(rows), answers_of(rows)
+        most, data = max(map(len, gold)) + SPARE, replace(stage.data, rows=prompt_rows(prompts))
+        draws = writing.uniform((len(prompts), most), stage.rng("answers"))
+        answers = writing.write_rows(stage, data, self._stops, most, draws, self.temperature)
+        shown = self.examples(stage, prompts, gold)
+        if (limit := usable_length(stage.model.config)) is not None:  # examples lose their start
+            shown = [tokens[-max(1, limit - most) :] for tokens in shown]
+        outputs = []
+        for starts, weights in ((prompts, None), (shown, self._teacher)):
+            asked = replace(data, rows=prompt_rows(starts, answers))
+            part = asked.batch(np.arange(len(answers)), stage.device)
+            logits = stage.logits_of(weights, part) if weights else stage.logits(part)
+            outputs.append(part.predictions(logits))
+        student, teacher = outputs
+        pair = (teacher, student) if self.divergence == "reverse" else (student, teacher)
+        return distillation(*pair, temperature=1.0, regression=False)
+
+    def examples(
+        self, stage: Stage, prompts: Sequence[Tokens], gold: Sequence[Tokens]
+    ) -> list[Tokens]:
+        """Return what the teacher reads: each prompt with its answer, then the prompt again."""
+        tokenizer, chat = self._tokenizer, stage.protocol.chat
+        chat = bool(tokenizer.chat_template) if chat is None else chat
+        gap = tokenizer("\n" if chat else "\n\n", add_special_tokens=False)["input_ids"]
+        # The end token ends a turn of a chat; elsewhere it would part the prompt from the example.
+        cut = None if chat or not gap else -1
+        again = [p[len(p) > 1 and p[0] == tokenizer.bos_token_id :] for p in prompts]
+        parts = zip(prompts, gold, again, strict=True)
+        return [[*prompt, *answer[:cut], *gap, *more] for prompt, answer, more in parts]
+
+    @torch.no_grad()
+    def after_step(self, stage: Stage) -> None:
+        """Move the teacher towards the model."""
+        weights = dict(stage.model.named_parameters())
+        for name, value in self._teacher.items():
+            value.lerp_(weights[name], self.ema)
+
+
+def answers_of(rows: Any) -> list[Tokens]:
+    """Return the tokens of the answers of `PromptRows` to train on, with their end tokens."""
+    return [[token for token in answer if token >= 0] for answer in rows.answers.tolist()]
