@@ -39,8 +39,9 @@ def protect(
     method
         A method or baseline (``clbench list methods``) that needs only the model, the batch and
         the gradient: ``ewc``, ``ewc-mlm``, ``l2-sp``, ``recadam``, ``kl-anchor``, ``mixout``,
-        ``lwf``, ``layerwise`` (``bertcl-combined``), ``generic-replay``, or ``dft``, ``asft``,
-        ``eaft`` and ``talr``, which replace the Trainer's loss.
+        ``lwf``, ``layerwise`` (``bertcl-combined``, ``layer-lr``), ``freeze-bottom``,
+        ``generic-replay``, or ``dft``, ``asft``, ``eaft`` and ``talr``, which replace the
+        Trainer's loss.
     fisher
         For ``ewc``: the Fisher information of what was learned before, as `diagonal_fisher` of
         `clbench.fisher` returns it, or a safetensors file of it. Its names are those of the

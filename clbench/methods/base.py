@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -34,7 +34,8 @@ for _module, _classes in {
     "adversarial": "sam:Sam smart:Smart",
     "anchors": "mixout:Mixout recadam:RecAdam",
     "base": "early-stop:EarlyStop frozen:Frozen low-rate:LowRate vanilla:Vanilla",
-    "by_depth": "layerwise:Layerwise lp-ft:LpFt seq-star:SeqStar ulmfit:Ulmfit",
+    "by_depth": "freeze-bottom:FreezeBottom layerwise:Layerwise lp-ft:LpFt seq-star:SeqStar "
+    "ulmfit:Ulmfit",
     "class_means": "icarl:ICaRL prototypes:Prototypes",
     "distillation": "kl-anchor:KLAnchor lwf:LwF",
     "ewc": "ewc:EWC ewc-online:EWCOnline r-ewc:REWC",
@@ -127,11 +128,31 @@ class LowRate(Vanilla):
     A control for `layerwise`: rates by layer must do better than one rate as low as their mean.
     The default of `lr_multiple` is the geometric mean of the ten multiples that Kenneweg et al.
     2022 published (baseline ``bertcl-combined``).
+
+    Attributes
+    ----------
+    steps_multiple
+        Length of a stage, in multiples of the protocol's; ``inverse`` is 1 / `lr_multiple`: a low
+        rate gets the steps that it needs to learn as much, so that rate × steps stays.
     """
 
     name = "low-rate"
     control = True
     lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 0.1519074799
+    steps_multiple: Annotated[
+        Annotated[float, Field(gt=0.0, le=1e3)] | Literal["inverse"],
+        Field(exclude_if=lambda value: value == 1.0),
+    ] = 1.0
+
+    def acts_in(self, index: int) -> bool:
+        """Return whether stages have another length."""
+        return self.steps_multiple != 1.0
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        """Return one phase, longer or shorter than the protocol's."""
+        multiple = self.steps_multiple
+        multiple = 1.0 / self.lr_multiple if multiple == "inverse" else multiple
+        return [Phase(steps=max(1, round(multiple * stage.own_steps)))]
 
 
 class EarlyStop(Method):

@@ -1,4 +1,4 @@
-"""Methods that train the depths of a model differently: LP-FT, SEQ*, rates by layer and ULMFiT."""
+"""Methods that train the depths of a model differently: LP-FT, SEQ*, freezing, rates, ULMFiT."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -184,6 +184,42 @@ class LpFt(Method):
         return [{"params": stage.trainable(), "lr": lr}]
 
 
+class FreezeBottom(Method):
+    """Freeze the embeddings and the lowest layers, and train the rest.
+
+    Fine-tuning the upper layers gets most of the quality (Lee et al. 2019, arXiv 1911.03090), and
+    freezing the lower ones after the first task keeps what earlier tasks are read from (Zheng et
+    al. 2025, arXiv 2501.13453). Where a decoder's output layer shares the embeddings, it is frozen.
+
+    Attributes
+    ----------
+    layers
+        Number of frozen layers, or, below 1, their share, rounded; 0 freezes the embeddings.
+    first
+        Whether the first stage is trained so, too.
+    """
+
+    name = "freeze-bottom"
+    runs_in_trainer = True
+    layers: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0.0, lt=1.0)] = 0.75
+    first: bool = False
+
+    def acts_in(self, index: int) -> bool:
+        """Return False for the first stage unless it is to be trained so."""
+        return index > 0 or self.first
+
+    def before_stage(self, stage: Stage) -> None:
+        """Freeze what `layers` says; raise a SettingsError if the model has fewer."""
+        embeddings, *layers, _ = stage.model.layer_groups()
+        share = isinstance(self.layers, float)
+        count = round(self.layers * len(layers)) if share else int(self.layers)
+        if count > len(layers):
+            raise SettingsError(f"layers = {count} is more than the {len(layers)} of the model.")
+        weights = dict(stage.model.named_parameters())
+        for name in (name for group in (embeddings, *layers[:count]) for name in group.parameters):
+            weights[name].requires_grad_(False)
+
+
 Rates = Annotated[list[LearningRate], Field(min_length=3)]
 Multiples = Annotated[list[Annotated[float, Field(gt=0.0, le=1e6)]], Field(min_length=3)]
 
@@ -202,7 +238,10 @@ class Layerwise(Method):
         Absolute rates, at least three.
     multiples
         Rates as multiples of the protocol's flat rate, so that a distribution carries over to
-        another flat rate. Set either `rates` or `multiples`.
+        another flat rate. Set either `rates` or `multiples`, or `decay`.
+    decay
+        Factor from one depth to the next lower one, below the flat rate of the head and of a
+        decoder's last norm.
     depth
         Number of layers of the model that the distribution was found on. A model of another
         depth gets one rate per layer, by relative position (geometric means; see
@@ -215,22 +254,26 @@ class Layerwise(Method):
     Raises
     ------
     SettingsError
-        If neither or both of `rates` and `multiples` are set, or absolute rates and a flat one.
+        If not exactly one of `rates`, `multiples` and `decay` is set, or absolute rates and a flat
+        one.
     """
 
     name = "layerwise"
     runs_in_trainer = True
     rates: Rates | None = None
     multiples: Multiples | None = None
+    decay: Annotated[
+        Annotated[float, Field(gt=0.0, le=1.0)] | None, Field(exclude_if=lambda value: not value)
+    ] = None
     depth: Annotated[int, Field(ge=1, le=MOST_LAYERS)] | None = None
     division: Division = "code"
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        if (self.rates is None) == (self.multiples is None):
+        if [self.rates, self.multiples, self.decay].count(None) != 2:
             raise SettingsError(
-                "layerwise needs either rates (absolute) or multiples (of the flat rate). "
-                "The baseline bertcl-combined has the published multiples."
+                "layerwise needs either rates (absolute) or multiples (of the flat rate), or a "
+                "decay. The baseline bertcl-combined has the published multiples."
             )
         if self.rates is not None and (self.lr, self.lr_multiple) != (None, 1.0):
             raise SettingsError(
@@ -240,7 +283,11 @@ class Layerwise(Method):
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """Return groups of the weights that the stage trains, from the embeddings to the head."""
         flat = stage.protocol.lr
-        rates = self.rates or [flat * multiple for multiple in self.multiples or []]
+        multiples = self.multiples or []
+        if self.decay is not None:
+            multiples = [self.decay**below for below in range(len(stage.model.layer_groups()))]
+            multiples.reverse()
+        rates = self.rates or [flat * multiple for multiple in multiples]
         trained = {id(parameter) for parameter in stage.trainable()}
         groups = lr_groups(stage.model, rates, division=self.division, depth=self.depth)
         for group in groups:

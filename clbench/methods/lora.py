@@ -267,11 +267,9 @@ class EWCLora(LowRank):
         self._anchor = {}
         if stage.index == stage.stages - 1:
             return
-        parts = {
-            "delta": [*self._matrices()],
-            "head": stage.model.head_parameter_names(stage.data.head),
-        }
-        names = [n for part, of in parts.items() if self.penalised in ("all", part) for n in of]
+        names = [] if self.penalised == "head" else [*self._matrices()]
+        if self.penalised != "delta":
+            names += stage.model.head_parameter_names(stage.data.head)
         new = task_fisher(stage, names, mode=self.mode, examples=self.examples)
         add_decayed(self.fisher, new, self.gamma)
 

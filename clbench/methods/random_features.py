@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -20,56 +21,39 @@ RIDGE_ROWS, FITTED_SHARE = 2000, 0.8
 """Most rows of a stage to choose λ on, and the share of them to fit on; the others are held out."""
 
 
-class RandomMap(nn.Module):
-    """A fixed random map of features, in float32 or float64.
+def random_features(features: Tensor, directions: Tensor, phases: Tensor | None) -> Tensor:
+    """Return random features, shape (e, n, m), of features of shape (n, h).
 
-    Attributes
-    ----------
-    directions
-        Shape (e, h, m), for each of e members of an ensemble.
-    phases
-        Shape (e, 1, m): the features are ``√(2/m)·cos(xW + b)``; None: they are ``relu(xW)``.
+    `directions` W have shape (e, h, m), for e members of an ensemble. With `phases` b of shape
+    (e, 1, m) the result is ``√(2/m)·cos(xW + b)``, without them ``relu(xW)``.
+    """
+    products = features @ directions.to(features)
+    if phases is None:
+        return products.relu_()
+    return products.add_(phases.to(features)).cos_().mul_(math.sqrt(2.0 / products.shape[-1]))
+
+
+class RandomFeatureHead(nn.Linear):
+    """A head on `random_features`, whose arguments are no weights of it.
+
+    The weight of shape (outputs, e·m) and the bias of shape (outputs, e) hold a head for each
+    member. Several members answer with the logarithm of their mean probabilities; outputs that
+    are no logits are averaged.
     """
 
-    directions: Tensor
-    phases: Tensor | None
-
-    def __init__(self, directions: Tensor, phases: Tensor | None) -> None:
-        super().__init__()
-        # Drawn again from their stream, so not saved with the weights.
+    def __init__(self, outputs: int, directions: Tensor, phases: Tensor | None) -> None:
+        members, _, width = directions.shape
+        with torch.device("meta"):  # draws nothing from torch's own stream
+            super().__init__(members * width, outputs)
+        self.weight = nn.Parameter(directions.new_zeros(outputs, members * width))
+        self.bias = nn.Parameter(directions.new_zeros(outputs, members))
+        # All heads share them. They are drawn again from their stream, so not saved.
         self.register_buffer("directions", directions, persistent=False)
         self.register_buffer("phases", phases, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the random features, shape (e, n, m), for features of shape (n, h)."""
-        products = features @ self.directions.to(features)
-        if self.phases is None:
-            return products.relu_()
-        return (
-            products.add_(self.phases.to(features)).cos_().mul_(math.sqrt(2.0 / products.shape[-1]))
-        )
-
-
-class RandomFeatureHead(nn.Linear):
-    """A head on the random features of a map, which is no weight of it.
-
-    The weight of shape (outputs, e·m) and the bias of shape (outputs, e) hold a head for each
-    member. The logits are those of the one member, or the logarithm of the mean probabilities of
-    several; outputs that are no logits are averaged.
-    """
-
-    def __init__(self, outputs: int, features: RandomMap) -> None:
-        members, _, width = features.directions.shape
-        with torch.device("meta"):  # draws nothing from torch's own stream
-            super().__init__(members * width, outputs)
-        device = features.directions.device
-        self.weight = nn.Parameter(torch.zeros(outputs, members * width, device=device))
-        self.bias = nn.Parameter(torch.zeros(outputs, members, device=device))
-        self.features = features
-
-    def forward(self, features: Tensor) -> Tensor:
         """Return the outputs, shape (…, outputs), for features of shape (…, h)."""
-        mapped = self.features(features.flatten(0, -2))  # (e, n, m)
+        mapped = random_features(features.flatten(0, -2), self.directions, self.phases)
         weight = self.weight.view(len(self.weight), len(mapped), -1)
         outputs = torch.einsum("enm,oem->eno", mapped, weight) + self.bias.T[:, None]
         if len(outputs) == 1 or outputs.shape[-1] == 1:
@@ -82,16 +66,15 @@ class RandomFeatureHead(nn.Linear):
 class RandomFeatures(ClosedForm):
     """Base of methods that compute the heads on random features of the pooled vector.
 
-    The random features are drawn once, by the cell's seed. The second moment of `features` of them
-    has their number squared entries, in float64: 0.2 GB of 5,000 and 0.8 GB of 10,000. It is also
-    stored with every stage that a cell may resume from.
+    The map is drawn once, by the cell's seed. The second moment has `features`² entries in float64,
+    0.8 GB at 10,000, and is stored with every stage that a cell may resume from.
     """
 
     control = False
     check_settings: ClassVar[Mapping[str, Any]] = {"features": 64}
 
     def random_map(self, generator: torch.Generator, size: int) -> tuple[Tensor, Tensor | None]:
-        """Draw directions and phases of `RandomMap` for features of length `size`."""
+        """Draw directions and phases of `random_features` for features of length `size`."""
         raise NotImplementedError
 
     def setup(self, context: Context) -> None:
@@ -99,10 +82,14 @@ class RandomFeatures(ClosedForm):
         super().setup(context)
         heads, size = context.model.heads, int(context.model.config.hidden_size)
         generator = torch_stream("method", "random-features", context.seed, context.scenario)
-        self._map = RandomMap(*self.random_map(generator, size)).to(context.device)
+        directions, phases = self.random_map(generator, size)
+        self._map = (
+            directions.to(context.device),
+            None if phases is None else phases.to(context.device),
+        )
         for key, layer in heads.items():
             if isinstance(layer, nn.Linear):
-                heads[key] = RandomFeatureHead(layer.out_features, self._map)
+                heads[key] = RandomFeatureHead(layer.out_features, *self._map)
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return 0: `after_stage` reads all rows at once, as few large products are faster."""
@@ -113,13 +100,11 @@ class RandomFeatures(ClosedForm):
         data = stage.data
         features = torch.from_numpy(stage.features(data)).to(sums_device(stage), torch.float64)
         labels = torch.from_numpy(data.rows.labels.copy())
+        rows = Batch({}, labels, data.head, data.regression, data.task, data.rows.labels, 0)
         for start in range(0, len(labels), CHUNK):
-            part = labels[start : start + CHUNK]
-            batch = Batch({}, part, data.head, data.regression, data.task, part.numpy(), 0)
-            self.add(batch, features[start : start + CHUNK])
-        self.choose(
-            stage, Batch({}, labels, data.head, data.regression, 0, labels.numpy(), 0), features
-        )
+            part = slice(start, start + CHUNK)
+            self.add(replace(rows, labels=labels[part]), features[part])
+        self.choose(stage, rows, features)
         super().after_stage(stage)
 
     def choose(self, stage: Stage, rows: Batch, features: Tensor) -> None:
@@ -127,8 +112,7 @@ class RandomFeatures(ClosedForm):
 
     def mapped(self, features: Tensor) -> Tensor:
         """Return the random features, shape (e, n, m)."""
-        mapped: Tensor = self._map(features)
-        return mapped
+        return random_features(features, *self._map)
 
     def solve(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return weight and bias of each head so far, as in `RandomFeatureHead`."""
@@ -143,9 +127,8 @@ class KLDA(RandomFeatures, Prototypes):
 
     Momeni et al. 2025 (arXiv 2412.15571): linear discriminant analysis with a covariance that all
     classes share, on ``√(2/m)·cos(xW + b)`` with W from N(0, 2γ) and b uniform on [0, 2π], whose
-    products approximate ``exp(−γ‖x − y‖²)`` (Rahimi & Recht 2007). Their covariance is inverted as
-    it is, by a pseudo-inverse; here it is shrunk as by `Prototypes`, since rows may be fewer than
-    features.
+    products approximate ``exp(−γ‖x − y‖²)`` (Rahimi & Recht 2007). The authors' pseudo-inverse of
+    the covariance is replaced by the shrinkage of `Prototypes`, as rows may be few.
 
     Attributes
     ----------
@@ -183,10 +166,10 @@ class RanPAC(RandomFeatures):
     features
         M: length of the projection. G has M² entries.
     ridge
-        λ; or ``held-out``: the power of ten from 1e-8 to 1e8 with the least squared error on a
-        fifth of a stage's training rows after a fit on the rest, of at most 2,000 rows. Errors are
-        summed over the stages, where the authors' code takes the last one, so that the order of
-        the tasks does not matter.
+        λ; or ``held-out``: of the powers of ten from 1e-8 to 1e8 the one with the least squared
+        error on a fifth of each stage's training rows, of at most 2,000, after a fit on the rest.
+        Errors are summed over the stages; the authors' code takes the last one, so that the order
+        would matter.
     """
 
     name = "ranpac"
@@ -221,8 +204,7 @@ class RanPAC(RandomFeatures):
 
     def classes(self, sums: Mapping[str, Sums]) -> dict[str, tuple[Tensor, Tensor]]:
         """Return the ridge solution for the classes of each head, without a bias."""
-        gram = torch.as_tensor(self.moment).clone()
-        gram.diagonal(dim1=-2, dim2=-1).add_(self.strength)
+        gram = self.regularised(torch.as_tensor(self.moment), 1.0)
         joint = torch.cat([each["features"] for each in sums.values()], dim=-2)
         weights = torch.linalg.solve(gram, joint.mT).mT
         parts = weights.split([len(each["weights"]) for each in sums.values()], dim=-2)

@@ -16,7 +16,7 @@ from clbench.core.errors import SettingsError
 from clbench.methods.adversarial import Sam, Smart
 from clbench.methods.anchors import Mixout, RecAdam
 from clbench.methods.base import METHODS, EarlyStop, Frozen, LowRate, Method, Vanilla
-from clbench.methods.by_depth import Layerwise, LpFt, SeqStar, Ulmfit
+from clbench.methods.by_depth import FreezeBottom, Layerwise, LpFt, SeqStar, Ulmfit
 from clbench.methods.class_means import ICaRL, Prototypes
 from clbench.methods.distillation import LwF
 from clbench.methods.ewc import EWC, REWC, EWCOnline
@@ -41,6 +41,7 @@ CASES: dict[str, Callable[[], Method]] = {
     "ewc": lambda: EWC(importance=1e4, examples=5),
     "ewc-lora": lambda: EWCLora(importance=1e4, examples=5, gamma=0.5),
     "ewc-online": lambda: EWCOnline(importance=1e4, examples=5, gamma=0.5),
+    "freeze-bottom": FreezeBottom,
     "frozen": Frozen,
     "icarl": lambda: ICaRL(memory=8),
     "klda": lambda: KLDA(features=20, ensemble=2),
@@ -48,8 +49,10 @@ CASES: dict[str, Callable[[], Method]] = {
     "l2-sp-previous": lambda: L2SP(anchor="previous"),
     "l2p": lambda: L2P(pool=4, length=2, select=2),
     "layerwise": lambda: Layerwise(multiples=[0.1, 0.2, 1.0]),
+    "layerwise-decay": lambda: Layerwise(decay=0.5),
     "lora": lambda: Lora(adapters="task"),
     "low-rate": LowRate,
+    "low-rate-long": lambda: LowRate(lr_multiple=0.5, steps_multiple="inverse"),
     "lp-ft": LpFt,
     "lwf": LwF,
     "mas": lambda: MAS(examples=5),
@@ -206,6 +209,8 @@ def test_frozen_weights_stay(folder: Path, name: str) -> None:
         (Dare, {"combine": "max"}, "combine"),
         (EarlyStop, {"share": 0.0}, "share"),
         (EarlyStop, {"share": 1.1}, "share"),
+        (FreezeBottom, {"layers": 1.5}, "layers"),
+        (FreezeBottom, {"layers": -1}, "layers"),
         (GenericReplay, {"share": 0.0}, "share"),
         (GenericReplay, {"share": 1.0}, "share"),
         (GenericReplay, {"weight": 0.0}, "weight"),
@@ -218,6 +223,9 @@ def test_frozen_weights_stay(folder: Path, name: str) -> None:
         (Layerwise, {"multiples": [1.0, -1.0, 1.0]}, "multiples"),
         (Layerwise, {"multiples": [1.0] * 3, "depth": 0}, "depth"),
         (Layerwise, {"multiples": [1.0] * 3, "division": "text"}, "division"),
+        (Layerwise, {"multiples": [1.0] * 3, "decay": 0.5}, "either rates .* or a decay"),
+        (Layerwise, {"decay": 1.5}, "decay"),
+        (LowRate, {"steps_multiple": "double"}, "steps_multiple"),
         (LpFt, {"probe": 0.0}, "probe"),
         (LpFt, {"probe": 1.0}, "probe"),
         (LpFt, {"probe_lr": 0.0}, "probe_lr"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
-from clbench.methods.base import EarlyStop, Vanilla
+from clbench.methods.base import EarlyStop, LowRate, Vanilla
 from clbench.methods.merging import WiseFT
 from clbench.suite.baselines import read_baseline
 from clbench.training.stage import Stage
@@ -161,3 +161,25 @@ def test_wise_ft_is_vanilla_at_1_and_the_stage_before_at_0(folder: Path, vanilla
     assert not differ(Cell(folder, WiseFT(alpha=1.0)).run(), vanilla)
     for name, before, _, value in averaged(folder, 0.0, ("a", "b")):
         assert torch.equal(before, value) == (not name.startswith("heads.b."))
+
+
+@pytest.mark.parametrize(
+    ("multiple", "steps"), [(1.0, 6), ("inverse", 24), (0.5, 3), (0.01, 1), (2.0, 12)]
+)
+def test_a_low_rate_gets_more_steps(folder: Path, multiple: Any, steps: int) -> None:
+    """The stage has six steps, and the rate is a fourth."""
+    cell = Cell(folder, LowRate(lr_multiple=0.25, steps_multiple=multiple))
+    _, trace = cell.train(0)
+    assert trace.steps == steps
+    assert cell.context.protocol.lr == 0.25 * PROTOCOL.lr
+    # The schedule is that of a stage of this length.
+    if multiple == "inverse":
+        protocol = PROTOCOL.model_copy(update={"epochs": 8})
+        plain = Cell(folder, Vanilla(lr_multiple=0.25), protocol=protocol)
+        plain.train(0)
+        assert not differ(cell, plain)
+
+
+def test_a_low_rate_of_the_usual_length_is_vanilla_in_cells_of_earlier_versions() -> None:
+    assert LowRate().settings() == {"lr": None, "lr_multiple": 0.1519074799}
+    assert [LowRate().acts_in(0), LowRate(steps_multiple="inverse").acts_in(0)] == [False, True]

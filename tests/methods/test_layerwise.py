@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, weights
-from helpers.checkpoints import make_checkpoint
+from helpers.checkpoints import make_checkpoint, save_generator
 
 from clbench.methods.by_depth import Layerwise
+from clbench.models.answering import build_answering_model
 from clbench.models.classifier import build_classifier
 from clbench.models.groups import lr_groups, transfer_rates
 from clbench.suite.baselines import read_baseline
@@ -110,3 +113,40 @@ def test_bertcl_combined_on_three_layers_takes_geometric_means(folder: Path) -> 
     assert named["layers.2"] == pytest.approx(2 * thirds[1])
     assert named["layers.3"] == pytest.approx(2 * (g[6] * g[7] ** 2 * g[8]) ** 0.25)
     assert named["head"] == pytest.approx(2 * g[9])
+
+
+def test_a_decay_gives_each_depth_a_part_of_the_rate_above(folder: Path) -> None:
+    _, named = groups_of(Cell(folder, Layerwise(decay=0.5)))
+    assert named == pytest.approx(
+        {
+            "embeddings": 1e-3 / 16,
+            "layers.1": 1e-3 / 8,
+            "layers.2": 1e-3 / 4,
+            "layers.3": 1e-3 / 2,
+            "head": 1e-3,
+        }
+    )
+
+
+def test_the_last_norm_of_a_decoder_has_the_flat_rate(tmp_path: Path) -> None:
+    model = build_answering_model(str(save_generator("gpt2", tmp_path)), pad_id=0)
+    stage: Any = SimpleNamespace(
+        model=model,
+        protocol=PROTOCOL,
+        trainable=lambda: list(model.parameters()),
+        record=lambda *_: None,
+    )
+    rates = {g["name"]: g["lr"] for g in Layerwise(decay=0.1).parameter_groups(stage)}
+    depth = len(model.layer_groups()) - 2
+    assert rates["head"] == PROTOCOL.lr
+    assert rates[f"layers.{depth}"] == pytest.approx(0.1 * PROTOCOL.lr)
+    assert rates["embeddings"] == pytest.approx(PROTOCOL.lr * 0.1 ** (depth + 1))
+
+
+def test_a_decay_of_one_is_vanilla_and_earlier_cells_do_not_name_it(
+    folder: Path, vanilla: Cell
+) -> None:
+    cell = Cell(folder, Layerwise(decay=1.0)).run()
+    for name, value in weights(cell).items():
+        torch.testing.assert_close(value, weights(vanilla)[name], rtol=1e-5, atol=1e-7)
+    assert "decay" not in Layerwise(multiples=UP).settings()

@@ -21,9 +21,9 @@ from clbench.methods.random_features import (
     KLDA,
     RIDGES,
     RandomFeatureHead,
-    RandomMap,
     RanPAC,
     held_out_errors,
+    random_features,
 )
 from clbench.suite.baselines import axes, read_baseline
 
@@ -46,8 +46,8 @@ def labels(cell: Cell, *tasks: int) -> Any:
 def drawn(cell: Cell) -> tuple[Any, Any]:
     """Return the random directions and phases of a cell's heads, in float64."""
     head = next(iter(cell.model.heads.values()))
-    phases = head.features.phases
-    return head.features.directions.double().numpy(), None if phases is None else phases.numpy()
+    phases = head.phases
+    return head.directions.double().numpy(), None if phases is None else phases.numpy()
 
 
 def scored(cell: Cell, head: str, x: Any) -> Any:
@@ -71,23 +71,23 @@ def discriminants(phi: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_products_of_fourier_features_are_the_kernel() -> None:
     method = KLDA(features=50_000, gamma=0.3)
-    random = RandomMap(*method.random_map(torch.Generator().manual_seed(1), 3))
+    random = method.random_map(torch.Generator().manual_seed(1), 3)
     points = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 2.0], [0.5, -1.0, 0.0]])
-    phi = random(points)[0]
+    phi = random_features(points, *random)[0]
     expected = torch.exp(-0.3 * torch.tensor([[0, 5, 1.25], [5, 0, 5.25], [1.25, 5.25, 0]]))
     torch.testing.assert_close(phi @ phi.T, expected, atol=0.02, rtol=0.0)
 
 
 def test_the_projection_of_ranpac_by_hand() -> None:
-    random = RandomMap(torch.tensor([[[1.0, -2.0, 0.0], [3.0, 1.0, -1.0]]]), None)
+    directions = torch.tensor([[[1.0, -2.0, 0.0], [3.0, 1.0, -1.0]]])
     # (1·2 + 3·1, -2·2 + 1·1, -1·1), of which only the first is positive.
-    assert random(torch.tensor([[2.0, 1.0]])).tolist() == [[[5.0, 0.0, 0.0]]]
+    mapped = random_features(torch.tensor([[2.0, 1.0]]), directions, None)
+    assert mapped.tolist() == [[[5.0, 0.0, 0.0]]]
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 2)])
 def test_the_probabilities_of_an_ensemble_are_averaged(shape: tuple[int, ...]) -> None:
-    random = RandomMap(torch.tensor([[[1.0], [0.0]], [[0.0], [1.0]]]), None)
-    head = RandomFeatureHead(2, random)
+    head = RandomFeatureHead(2, torch.tensor([[[1.0], [0.0]], [[0.0], [1.0]]]), None)
     with torch.no_grad():
         # Member 1: logits (2x₁, 0); member 2: (0, x₂) + (0, 1).
         head.weight.copy_(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))
@@ -199,7 +199,7 @@ def test_only_heads_change_and_classes_without_rows_are_never_the_answer(
     head = cell.model.head("a")
     assert (head.bias[2:] == NEVER).all()
     assert (head.bias[:2] > NEVER).all()
-    assert not any("features" in key for key in cell.model.state_dict())
+    assert not any("directions" in key or "phases" in key for key in cell.model.state_dict())
     cell.stage(1)
     assert (head.bias > NEVER).all()
 
@@ -210,8 +210,8 @@ def test_a_regression_task_and_choices_are_learned(folder: Path, name: str) -> N
     task, x = cell.tasks[1], features(cell, 1)
     values = (x[:, 0] * 2 + 1).astype(np.float32)
     cell.tasks[1] = replace(task, regression=True, rows=replace(task.rows, labels=values))
-    random = cell.model.heads["b"].features
-    cell.model.heads["b"] = RandomFeatureHead(1, random)
+    head = cell.model.heads["b"]
+    cell.model.heads["b"] = RandomFeatureHead(1, head.directions, head.phases)
     cell.run()
     outputs = scored(cell, "b", x)[:, 0]
     assert np.corrcoef(outputs, values)[0, 1] > 0.8
