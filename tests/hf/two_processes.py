@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from helpers.hosted import make_encoder
+from helpers.hosted import make_for
 from safetensors.torch import save_file
 from torch import distributed
 from transformers import AutoTokenizer
@@ -15,7 +15,7 @@ from clbench.hf import ForgettingCallback, protect
 
 folder = Path(sys.argv[1])
 for method, options in json.loads(sys.argv[2]).items():
-    setting = make_encoder(folder / "model")
+    setting = make_for(method, folder)
     trainer = setting.trainer(
         folder / "run", method, ddp_backend="gloo", per_device_train_batch_size=2
     )
