@@ -287,6 +287,8 @@ def test_encoder_decoders_are_trained(tmp_path: Path) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+        if isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
     model.config._name_or_path = str(tmp_path)
     trainer = plain_trainer(tmp_path)
     trainer.model = trainer.model_wrapped = model
