@@ -182,10 +182,14 @@ class HostedStage(Stage):
         For language models, it asks for the tokens that the Trainer's labels have.
         """
         self.inputs, self.own_loss, self.scale, self._loss = inputs, own_loss, scale, None
-        arguments = {k: v for k, v in inputs.items() if isinstance(v, Tensor) and k != "labels"}
+        arguments: dict[str, Any] = {
+            name: value  # whole numbers are lengths of packed rows
+            for name, value in inputs.items()
+            if isinstance(value, Tensor | int) and name != "labels"
+        }
         labels = inputs.get("labels")
         self._has_labels = labels is not None
-        rows = len(next(iter(arguments.values())))
+        rows = len(next(value for value in arguments.values() if isinstance(value, Tensor)))
         if labels is None:
             labels = torch.zeros(rows, dtype=torch.long)
         config, speaks = self.model.config, self.protocol.is_language_model

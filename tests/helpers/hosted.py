@@ -170,9 +170,16 @@ def make_encoder(folder: Path) -> Setting:
     return Setting(folder, protocol, data, built, model)
 
 
+def make_for(method: str, folder: Path) -> Setting:
+    """Return a decoder for methods that need a language model, else a classifier."""
+    speaks = "classification" not in METHODS.get(method).head_kinds
+    return make_decoder(folder / "decoder") if speaks else make_encoder(folder / "model")
+
+
 def make_decoder(folder: Path) -> Setting:
     """Return a random Llama, which has no dropout; makes its checkpoint in `folder`."""
-    save_generator("llama", folder)
+    if not folder.exists():
+        save_generator("llama", folder)
     protocol = Protocol(head="language-model", epochs=3, batch_size=4, lr=1e-3, warmup=0.0,
                         schedule="constant", clip_norm=1.0, curve_points=STEPS, data_seed=3,
                         max_length=60)  # fmt: skip

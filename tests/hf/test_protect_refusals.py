@@ -167,6 +167,7 @@ def test_models_with_plain_tuples_and_other_labels_are_trained(tmp_path: Path) -
         ("l2-sp", {"strength": 1.0}, "strength"),
         ("l2-sp", {"lr": 1e-3}, "no effect in a Trainer"),
         ("kl-anchor", {}, "needs a model with a language-model head"),
+        ("dft", {}, "needs a model with a language-model head"),
         ("ewc", {"fisher": "nowhere.safetensors"}, "nowhere.safetensors cannot be read"),
         ("ewc", {"fisher": {"a": torch.ones(2)}}, "names no weight"),
         ("ewc", {"fisher": {"classifier.bias": torch.ones(3)}}, r"has the shape \(3,\)"),

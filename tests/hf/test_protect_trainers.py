@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from helpers.checkpoints import make_checkpoint
-from helpers.hosted import assert_same, make_decoder, make_encoder, train, weights
+from helpers.checkpoints import make_checkpoint, save_generator
+from helpers.hosted import assert_same, make_decoder, make_encoder, make_for, train, weights
 from safetensors.torch import load_file, save_file
 
 from clbench.hf import protect
@@ -39,6 +39,10 @@ HALVES = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
         (make_encoder, "lwf", {"weight": 5.0}),
         (make_decoder, "l2-sp", {"alpha": 0.5}),
         (make_decoder, "generic-replay", {"share": 0.2, "text_length": 16, "texts": 40}),
+        (make_decoder, "dft", {}),
+        (make_decoder, "asft", {"weight": 5.0}),
+        (make_decoder, "eaft", {}),
+        (make_decoder, "talr", {"tau": 2.0}),
     ],
 )  # fmt: skip
 def test_a_batch_in_two_parts_is_a_batch(
@@ -83,8 +87,10 @@ def test_the_scale_of_fp16_does_not_reach_the_pull(tmp_path: Path) -> None:
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
     methods: dict[str, dict[str, Any]] = {
         "l2-sp": {"alpha": 0.5}, "recadam": RECADAM, "mixout": {"p": 0.5}, "lwf": {"weight": 5.0},
+        "dft": {}, "asft": {"weight": 5.0},
     }  # fmt: skip
     make_checkpoint("bert", tmp_path / "model")
+    save_generator("llama", tmp_path / "decoder")
     path = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
     script = Path(__file__).with_name("two_processes.py")
     subprocess.run(
@@ -94,14 +100,14 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
         check=True, timeout=300,
     )  # fmt: skip
     for method, options in methods.items():
-        one = train(make_encoder(tmp_path / "model"), tmp_path / "run", method, options)
+        one = train(make_for(method, tmp_path), tmp_path / "run", method, options)
         assert_same(weights(one), load_file(tmp_path / f"{method}.safetensors"))
         logs = json.loads((tmp_path / f"{method}.json").read_text())
         own = [entry for entry in one.state.log_history if "loss" in entry]
         curves = {key for entry in own for key in entry if "/" in key}
         for entry, other in zip(own, logs, strict=True):
             for key in curves & entry.keys():
-                if method != "lwf":  # whose term is that of the first process's rows
+                if method in ("l2-sp", "recadam", "mixout"):  # others are of one process's rows
                     assert other[key] == pytest.approx(entry[key], rel=0.02, abs=1e-6), key
     both = [json.loads((tmp_path / f"points-{rank}.json").read_text()) for rank in (0, 1)]
     assert both[0] == both[1]  # both processes scored at the same steps

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from helpers.hosted import make_encoder
+from helpers.hosted import make_for, weights
 from safetensors.torch import save_file
 from torch import distributed
 from transformers import AutoTokenizer
@@ -15,7 +15,7 @@ from clbench.hf import ForgettingCallback, protect
 
 folder = Path(sys.argv[1])
 for method, options in json.loads(sys.argv[2]).items():
-    setting = make_encoder(folder / "model")
+    setting = make_for(method, folder)
     trainer = setting.trainer(
         folder / "run", method, ddp_backend="gloo", per_device_train_batch_size=2
     )
@@ -32,7 +32,7 @@ for method, options in json.loads(sys.argv[2]).items():
         points = [point["step"] for point in watch.curve]
         (folder / f"points-{rank}.json").write_text(json.dumps(points))
     if rank == 0:
-        save_file(dict(trainer.model.state_dict()), folder / f"{method}.safetensors")
+        save_file(weights(trainer), folder / f"{method}.safetensors")
         logs = [entry for entry in trainer.state.log_history if "loss" in entry]
         (folder / f"{method}.json").write_text(json.dumps(logs))
 
