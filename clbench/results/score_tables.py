@@ -48,9 +48,11 @@ more, and 95 % in .88 (`benchmarks/verdicts.py`).
 Values = dict[str, dict[str, dict[int, float]]]  # by baseline, scenario and seed
 
 
-def fields() -> list[str]:
-    """Return the fields of ``scores.csv``."""
-    return [*GROUP, "seed", "tasks", *SCORE, *COSTS, *MARKS, "status", "reason"]
+def fields(rows: Iterable[Mapping[str, Any]] = ()) -> list[str]:
+    """Return the fields of ``scores.csv``; of sparse scores those that a row of cells has."""
+    found = {name for row in rows for name, value in row.items() if value is not None}
+    scores = [name for name, score in SCORE.items() if not score.sparse or name in found]
+    return [*GROUP, "seed", "tasks", *scores, *COSTS, *MARKS, "status", "reason"]
 
 
 def marks(flags: Iterable[str]) -> str:
@@ -112,8 +114,10 @@ def scores_frame(cells: Iterable[CellResult], reference: str = "vanilla") -> pd.
     """Return `score_rows` as a table; scores are floats, NaN where missing."""
     import pandas as pd
 
-    frame = pd.DataFrame(score_rows(cells, reference), columns=fields())
-    numbers: dict[str, Any] = dict.fromkeys((*SCORE, *COSTS), "float64")
+    rows = score_rows(cells, reference)
+    frame = pd.DataFrame(rows, columns=fields(rows))
+    scores = [name for name in SCORE if name in frame.columns]
+    numbers: dict[str, Any] = dict.fromkeys((*scores, *COSTS), "float64")
     flags = dict.fromkeys(MARKS, "bool")
     return frame.astype({**numbers, "seed": "int64", "tasks": "int64", **flags})
 

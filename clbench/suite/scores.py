@@ -129,6 +129,8 @@ class Score:
         Whether the report compares methods by it even if the question does not ask for it.
     subject
         What a line of the verdict is about; by default the label.
+    sparse
+        Whether ``scores.csv`` has a field for it only if a cell has a value.
     """
 
     name: str
@@ -144,6 +146,7 @@ class Score:
     on_card: bool = False
     compared: bool = False
     subject: str = ""
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         if self.compared and self.step is None:
@@ -391,7 +394,8 @@ _SCORES = (
     *(Score(f"{direction}_kl{suffix}", f"{direction} KL{mark}", f"mean KL({between}) of the "
             f"next-token distributions on {answers} to prompts of the last task, in nats per token",
             lambda _, measures, name=f"{direction}_kl{suffix}": measures[-1].get(name),
-            Steps.none, needs=(KL,), higher_is_better=False, single_task=True, visibility="page")
+            Steps.none, needs=(KL,), higher_is_better=False, single_task=True, visibility="page",
+            sparse=True)
       for suffix, mark, answers in (
           ("", "", "the right answers"),
           ("_base", ", base’s answers", "answers drawn from the base model"),
