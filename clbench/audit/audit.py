@@ -187,11 +187,14 @@ def audit(
     ClbenchError
         Before any long work: if a model, a task or the corpus cannot be used.
     """
-    settings = {"rows": rows, "texts": texts, "margin": margin}
-    key = identify(base, tuned, seed, tasks=tuple(tasks), data=data, corpus=corpus, **settings)
     for name, value in (("margin", margin), ("detect", detect)):
         if value is not None and not 0.0 < value < 1.0:
             raise SettingsError(f"{named(name, value)}: must be between 0 and 1, such as {MARGIN}.")
+    items.check_count("rows", rows, items.FEWEST_ROWS)
+    items.check_count("texts", texts, items.FEWEST_TEXTS)
+    items.check_count("seed", seed)
+    settings = {"rows": rows, "texts": texts, "margin": margin}
+    key = identify(base, tuned, seed, tasks=tuple(tasks), data=data, corpus=corpus, **settings)
     where = resolve_device(device)
     corpus = resolve_corpus(corpus, Path.cwd(), named("corpus"))
     probed = items.load_items(tasks, data=data, rows=rows, seed=seed)

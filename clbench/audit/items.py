@@ -116,6 +116,12 @@ class Items:
         return one, two
 
 
+def check_count(name: str, value: object, least: int = 0) -> None:
+    """Raise a SettingsError unless a setting is a whole number of `least` or more, of 64 bits."""
+    if not isinstance(value, Integral) or not least <= value < 2**63:
+        raise SettingsError(f"{named(name, value)}: must be {least} or more, below 2⁶³.")
+
+
 def load_items(
     names: Sequence[str], *, data: str | Path | None, rows: int, extra: int = 0, seed: int = 0
 ) -> list[Items]:
@@ -124,8 +130,8 @@ def load_items(
     Each has at most `rows` rows, and `extra` ones for another purpose; `data` is a folder with
     copies of hub repositories. Raises a ClbenchError if one of them is wrong, or a task is.
     """
-    if not isinstance(rows, Integral) or rows < FEWEST_ROWS:
-        raise SettingsError(f"{named('rows', rows)}: must be {FEWEST_ROWS} or more.")
+    check_count("rows", rows, FEWEST_ROWS)
+    check_count("seed", seed)
     folder = None if data is None else Path(data)
     if folder is not None and not folder.is_dir():
         raise SettingsError(f"data: there is no folder {folder}.")
@@ -264,8 +270,6 @@ class LanguageLoss:
         self, base: AuditedModel, corpus: str, count: int, seed: int, device: torch.device
     ) -> None:
         texts = read_corpus(corpus, count, seed, held_out=True)
-        if count < FEWEST_TEXTS:
-            raise SettingsError(f"{named('texts', count)}: must be {FEWEST_TEXTS} or more.")
         if len(texts) < FEWEST_TEXTS:
             raise DataError(
                 f"corpus {corpus_name(corpus)}: {len(texts)} held-out texts (about a tenth of its "

@@ -179,10 +179,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{errors.sentence(errors.in_words(text))} See {path} --help.")
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED  # some versions of typer raise, others return it
-    except BrokenPipeError:
-        # The reader of stdout is gone, as with `| head`; keep Python from failing again at exit.
-        _drop_output()
-        return 0
     except (OSError, ImportError, MemoryError) as error:
         return _fail(_system_error(error))
     if code == STOPPED:
@@ -203,7 +199,7 @@ def _system_error(error: OSError | ImportError | MemoryError) -> str:
     if error.errno not in USER_ERRORS:
         raise error
     if not error.filename:
-        _drop_output()
+        drop_output()
     where = str(error.filename or "the output cannot be written")
     short = where if len(where) <= 80 else f"{where[:79]}…"
     return f"{short}: {error.strerror}. {remedy(error).capitalize()}."
@@ -230,7 +226,8 @@ def _signals_as_interrupts(received: list[int]) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _drop_output() -> None:
+def drop_output() -> None:
+    """Send what is still printed to nowhere, which also keeps Python from failing at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

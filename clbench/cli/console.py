@@ -15,6 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from clbench.cli.app import drop_output
 from clbench.core.errors import count, visible
 from clbench.results import score_tables
 from clbench.results.cell import CellResult
@@ -40,6 +41,10 @@ class SafeConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the text with visible control characters."""
         return super().render_str(visible(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Drop the output once its reader is gone, as with `| head`, but finish the command."""
+        drop_output()
 
 
 def out() -> Console:

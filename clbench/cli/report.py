@@ -27,9 +27,9 @@ def report(
 ) -> int:
     """Write a report of runs: an offline page with figures and tables.
 
-    Also prints the table of results, and updates scores.csv unless it lists a cell that is missing
-    or damaged. A run may still be in progress. Invalid files under cells/ are reported and left
-    out. Exit code 1 if a cell failed, is damaged or is missing.
+    Also prints the table of results, and updates scores.csv unless a cell behind it is missing or
+    damaged. A run may still be in progress. Invalid files under cells/ are reported and left out.
+    Exit code 1 if a cell failed, is damaged or is missing, single-task references included.
     """
     return _report(runs, out, formats)
 

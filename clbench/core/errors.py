@@ -235,9 +235,16 @@ def display_path(path: Path) -> str:
 
 def format_value(value: Any) -> str:
     """Return a value as a TOML file would write it, cut after 60 characters."""
-    text = "nothing" if value is None else repr(value)
+    text = "nothing" if value is None else _repr(value)
     text = text.lower() if isinstance(value, bool) else text
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # of a whole number; see sys.set_int_max_str_digits
+        return "a number of too many digits"
 
 
 def describe_type(value: object) -> str:
@@ -302,7 +309,7 @@ def named(name: str, value: object = None) -> str:
     Without a value, that is its name; messages about a wrong value begin with it.
     """
     if not _in_shell.get():
-        return name if value is None else f"{name}={value!r}"
+        return name if value is None else f"{name}={_repr(value)}"
     if value is None or isinstance(value, bool):
         return dashed(f"no_{name}" if value is False else name)
     return f"{dashed(name)} {value}"
@@ -359,7 +366,7 @@ def _got(entry: Mapping[str, Any]) -> str:
     if kind in ("missing", "json_invalid") or not plain:
         return ""
     allowed = re.findall(r"'([^']*)'", entry["ctx"]["expected"]) if kind == "literal_error" else []
-    near = nearest(str(value), allowed)
+    near = nearest(value, allowed) if isinstance(value, str) else ""
     return f", got {format_value(value)}" + (f".{near}" if near else "")
 
 

@@ -29,6 +29,7 @@ from clbench.audit.items import (
 )
 from clbench.audit.models import AuditedModel, HeadKind
 from clbench.core.errors import ModelError, SettingsError, describe_errors, join_names
+from clbench.core.registry import Seed
 from clbench.figures import style
 from clbench.models.classifier import evaluating
 from clbench.results.statistics import ALPHA
@@ -51,7 +52,7 @@ class _Settings(BaseModel, strict=True, allow_inf_nan=False):
     data: Path | None = Field(strict=False)
     rows: int = Field(ge=FEWEST_ROWS)
     texts: int = Field(ge=FEWEST_TEXTS)
-    seed: int = Field(ge=0)
+    seed: Seed
 
 
 class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
@@ -74,7 +75,8 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         Steps between scorings.
     budget
         Largest share of the time that scorings between the first and the last may take: one that
-        would exceed it is skipped. A warning says so if all of them together took more.
+        would exceed it is skipped. Those two always take place, since there is no change without
+        them. A warning says so if all of them together took more.
     limits
         Lowest changes allowed, by task or ``language``, such as ``{"language": -0.5}``;
         ``features`` stands for all tasks.

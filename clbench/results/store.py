@@ -63,7 +63,7 @@ class Cells:
             lines.append(f"And {count(rest, 'more file')} like these.")
         if lost := [key for key in self.missing if key not in rerun]:
             lines.append(
-                f"scores.csv lists cells that are missing: {join_names(lost)}. Restore them, run "
+                f"scores.csv was made from cells that are missing: {join_names(lost)}. Restore them, run "
                 "the suite again, or delete the table if you have removed them."
             )
         return lines
@@ -257,11 +257,21 @@ class Store:
         write_atomically(self.scores_path, text)
 
     def _listed(self) -> list[str]:
-        """Return the keys of the cells in ``scores.csv``; none if it cannot be read."""
+        """Return the keys of the cells behind ``scores.csv``; none if it cannot be read.
+
+        Those of single-task references follow from the scores that need them.
+        """
+        keys: dict[str, None] = {}
         with suppress(OSError, ValueError, KeyError, TypeError, csv.Error):
-            rows = csv.DictReader(read_file(self.scores_path).decode().splitlines())
-            return [f"{r['scenario']}--{r['method']}--seed{int(r['seed'])}" for r in rows]
-        return []
+            for row in csv.DictReader(read_file(self.scores_path).decode().splitlines()):
+                names, last = [row["method"]], int(row.get("tasks") or 1) - 1
+                if row.get("intransigence"):
+                    names.append(f"reference{last}")
+                if row.get("plasticity"):
+                    names += [f"reference{task}" for task in range(1, last)]
+                seed = int(row["seed"])
+                keys |= dict.fromkeys(f"{row['scenario']}--{name}--seed{seed}" for name in names)
+        return list(keys)
 
     def stamps(self) -> dict[str, tuple[int, int]]:
         """Return modification time (ns) and size of each cell file and of the archive, by name."""

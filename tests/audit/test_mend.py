@@ -234,11 +234,12 @@ def test_the_front_holds_the_points_that_none_beats() -> None:
 def test_bad_input_is_refused(copy: Copy, tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(ClbenchError, match="name each task only once"):
         mend("tiny", copy(), keep=["synthetic/sentiment"], learn="synthetic/sentiment")
-    for alpha in (0.0, 1.5, float("nan")):
+    for alpha in (0.0, 1.5, float("nan"), 10**5000):
         with pytest.raises(ClbenchError, match=r"alpha=.*: must be between 0 and 1"):
             mend("tiny", copy(), alpha=alpha, **TASKS)
-    with pytest.raises(ClbenchError, match=r"rows=.*: must be 50"):
-        mend("tiny", copy(), keep=["synthetic/sentiment"], learn="synthetic/paraphrase", rows=20)
+    for rows in (20, 50.5, 10**5000):
+        with pytest.raises(ClbenchError, match=r"rows=.*: must be 50"):
+            mend("tiny", copy(), rows=rows, **TASKS)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("x")
     words = ["mend", "tiny", "tiny-gpt", "--keep", "synthetic/sentiment", "--learn", "glue/sst2"]

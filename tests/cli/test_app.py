@@ -174,6 +174,22 @@ def test_messages_that_cannot_be_written_leave_the_exit_code(
     assert process.returncode == code
 
 
+GATE = "from clbench.cli.console import say; say('lost', 'and more'); raise SystemExit(3)"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["-m", "clbench", "list", "methods"], 0), (["-c", GATE], 3)]
+)
+def test_a_reader_that_is_gone_leaves_the_exit_code(words: list[str], code: int) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(
+        [sys.executable, *words], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (process.returncode, process.stderr) == (code, b"")
+
+
 def test_unprintable_characters_become_question_marks() -> None:
     process = subprocess.run(
         [sys.executable, "-m", "clbench", "list", "scenarios", "--suite", "quick"],

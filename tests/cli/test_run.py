@@ -377,13 +377,28 @@ def test_a_report_changes_nothing_but_the_scores(
     for _ in range(2):
         code, _, err = clbench("report", "results/mine", "--formats", "png")
         assert code == 1
-        assert f"scores.csv lists cells that are missing: {KEYS[1]}. Restore them" in err
+        assert f"scores.csv was made from cells that are missing: {KEYS[1]}. Restore them" in err
     (cells / f"{KEYS[1]}.json").write_text("{")
     _, _, err = clbench(*RUN, "--dry-run")
     assert "foreign.json is not a valid cell file (key: is missing). It is left out." in err
     clbench(*RUN)
     assert (cells / "foreign.json").exists()
     assert (cells / f"broken/{KEYS[1]}.json").exists()
+
+
+def test_a_report_names_a_single_task_reference_that_is_missing(
+    place: Path, engine: FakeExecutor, clbench: Call
+) -> None:
+    clbench("run", "mine.toml")
+    table = (place / "results/mine/scores.csv").read_text()
+    (place / "results/mine/cells/one-two--reference1--seed1.json").unlink()
+    code, _, err = clbench("report", "results/mine", "--formats", "png")
+    assert code == 1
+    assert err.splitlines() == [
+        "scores.csv was made from cells that are missing: one-two--reference1--seed1. Restore "
+        "them, run the suite again, or delete the table if you have removed them."
+    ]
+    assert (place / "results/mine/scores.csv").read_text() == table
 
 
 def test_a_report_of_a_folder_that_cannot_be_written(

@@ -226,6 +226,7 @@ def test_wrong_settings_are_refused() -> None:
         ({"every": True}, "every: must be a whole number"),
         ({"rows": 50.5}, "rows: must be a whole number"),
         ({"seed": -1}, "seed: must be greater than or equal to 0"),
+        ({"seed": 10**5000}, "seed: must be less than 4294967296, got a number of too many digits"),
         ({"budget": float("nan")}, "budget: must be a finite number"),
         ({"tasks": [1]}, "tasks item 1: must be"),
         ({"tasks": None}, "tasks: must be"),
