@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from clbench.methods.random_features import (
     random_features,
 )
 from clbench.suite.baselines import axes, read_baseline
+from clbench.training.memory import bytes_held
 
 
 def features(cell: Cell, *tasks: int) -> Any:
@@ -216,6 +218,19 @@ def test_a_regression_task_and_choices_are_learned(folder: Path, name: str) -> N
     outputs = scored(cell, "b", x)[:, 0]
     assert np.corrcoef(outputs, values)[0, 1] > 0.8
     np.testing.assert_allclose(outputs.mean(), values.mean(), atol=0.2)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_class_sums_are_added_by_a_task(folder: Path, name: str) -> None:
+    cell = Cell(folder, METHODS[name](), heads=("a", "b", "c"))
+    held = []
+    for index in range(3):
+        cell.stage(index)
+        held.append(bytes_held(cell.method))
+    members = len(next(iter(cell.model.heads.values())).directions)
+    # Two classes have a sum of 30 features and a count, in float64.
+    assert [b - a for a, b in itertools.pairwise(held)] == [8 * (2 * 30 * members + 2)] * 2
+    assert held[0] >= 8 * members * 30**2
 
 
 def test_a_rate_is_not_tuned_and_the_checks_are_small() -> None:
