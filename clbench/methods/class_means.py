@@ -25,13 +25,12 @@ NEVER = -1e30
 class ClosedForm(Frozen):
     """Base of methods that compute the heads from sums over the rows, without a gradient.
 
-    A stage is one pass over its rows. It adds to running sums for each class of each head and to
-    one second moment for all of them, from which `classes` computes the heads. So the order of
-    the tasks does not matter, and earlier heads are rewritten in every stage.
+    A stage is one pass over its rows, which adds to the sums of each class and to one second
+    moment. All heads so far are computed from these, so the order of the tasks does not matter.
 
     For multiple choice, right and wrong choices are two classes, and the head holds the
-    difference of their rows. A regression head holds the least-squares solution, regularised by
-    `regularised`. There is no rate, and the curve of the loss stays 0.
+    difference of their rows. A regression head holds the least-squares solution, with the same
+    regularisation. There is no rate, and the curve of the loss stays 0.
     """
 
     holds_head = True
@@ -46,10 +45,7 @@ class ClosedForm(Frozen):
             )
 
     def classes(self, sums: Mapping[str, Sums]) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return weight, shape (…, classes, h), and bias, shape (…, classes), of each head.
-
-        `sums` are those of the heads of classes.
-        """
+        """Return weight (…, classes, h) and bias (…, classes) of heads of classes by `sums`."""
         raise NotImplementedError
 
     def regularised(self, covariance: Tensor, rows: float) -> Tensor:
@@ -92,9 +88,7 @@ class ClosedForm(Frozen):
             new["moment"] = moment
         else:
             self.moment += moment
-        sums = self.sums.setdefault(
-            batch.head, {name: torch.zeros_like(v) for name, v in new.items()}
-        )
+        sums = self.sums.setdefault(batch.head, {n: torch.zeros_like(v) for n, v in new.items()})
         for name, value in new.items():
             sums[name] += value
 
