@@ -41,6 +41,9 @@ class RandomFeatureHead(nn.Linear):
     are no logits are averaged.
     """
 
+    directions: Tensor
+    phases: Tensor | None
+
     def __init__(self, outputs: int, directions: Tensor, phases: Tensor | None) -> None:
         members, _, width = directions.shape
         with torch.device("meta"):  # draws nothing from torch's own stream
