@@ -1,4 +1,4 @@
-"""Compare the training of decoders with the Hugging Face Trainer, and the cost of scoring answers.
+"""Compare the training of decoders with the Hugging Face Trainer, and the costs of its parts.
 
     python benchmarks/decoder.py [--model FOLDER] [--task glue/sst2 --data DIR]
 
@@ -7,8 +7,8 @@ the hardware is fast at it, in bf16, with labels of -100 on the prompts and padd
 row of a batch; the engine with its defaults; and the engine with packed rows. Speed: real tokens
 per second in windows of steps after a warm-up, in turns in one process. Loss: the mean over the
 answers' tokens in the last half of a short training, for several seeds. Memory: the peak of one
-process each. Scoring: the time to score four answers to each prompt, and to read the prompts alone,
-in turns.
+process each. Methods: the speed of each of ``--methods`` beside vanilla's in the engine, in turns.
+Scoring: the time to score four answers to each prompt, and to read the prompts alone, in turns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from machine import add_task_options, compare, make_parser, peaks, start, turns,
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from clbench.methods.base import Vanilla
+from clbench.methods.base import METHODS
 from clbench.models.answering import build_answering_model
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.encoding import IGNORED
@@ -77,11 +77,13 @@ class Bench:
     ) -> list[float]:
         """Train; return the mean loss of each step as far as the contender reports it."""
         if contender in (ENGINE, PACKED):
-            return self._engine(contender == PACKED, seed, steps, on_step)
+            return self._engine("vanilla", contender == PACKED, seed, steps, on_step)
+        if contender in METHODS.names():
+            return self._engine(contender, False, seed, steps, on_step)
         return self._trainer(contender == TRAINER_BF16, seed, steps, on_step)
 
     def _engine(
-        self, packed: bool, seed: int, steps: int, on_step: Callable[[int], None]
+        self, name: str, packed: bool, seed: int, steps: int, on_step: Callable[[int], None]
     ) -> list[float]:
         args = self.args
         protocol = Protocol(
@@ -111,7 +113,9 @@ class Bench:
             index=0,
             tasks=[TaskData(0, "task", "task", False, self.rows, self.pad)],
         )
-        trace = train_stage(stage, Vanilla(), progress=lambda step, _: on_step(step))
+        method = METHODS.get(name)()
+        method.setup(stage)
+        trace = train_stage(stage, method, progress=lambda step, _: on_step(step))
         return [float(loss) for loss in trace.curves["loss"]]
 
     def _trainer(
@@ -212,6 +216,16 @@ def losses(bench: Bench, names: list[str]) -> dict[str, list[float]]:
     return measured
 
 
+def speeds_of(bench: Bench, names: list[str]) -> dict[str, list[float]]:
+    """Return the tokens per second of contenders, in turns."""
+    speeds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in turns(bench.args):
+        for name in names:
+            speeds[name].append(window(bench, name, turn))
+            print(f"turn {turn + 1} {name:16} {speeds[name][-1]:8.0f} tokens/s", flush=True)
+    return speeds
+
+
 def scoring(bench: Bench) -> dict[str, Any]:
     """Measure the scoring of four answers beside reading the prompts alone, in turns."""
     model = build_answering_model(bench.args.model, pad_id=bench.pad).to(bench.device).eval()
@@ -257,6 +271,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=5, help="steps before a window")
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--loss-steps", type=int, default=60, help="steps for the loss; 0: none")
+    parser.add_argument("--methods", default="dft,asft,eaft,talr", help="to time; '': none")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     device = start(args)
@@ -269,14 +284,15 @@ def main() -> None:
     fast = [TRAINER_BF16] if fast_bf16(device) else []
     names = [TRAINER, *fast, ENGINE, PACKED]
     print(f"{args.model}, {args.task}, batch {args.batch_size}, {bench.length:.0f} tokens a row")
-    speeds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in turns(args):
-        for name in names:
-            speeds[name].append(window(bench, name, turn))
-            print(f"turn {turn + 1} {name:16} {speeds[name][-1]:8.0f} tokens/s", flush=True)
+    speeds = speeds_of(bench, names)
     base = fast[0] if fast else TRAINER  # the same precision as the engine's
     ratios = compare(speeds, base, "tokens/s")
-    result = {"tokens_per_second": speeds, "ratios": ratios, "scoring": scoring(bench)}
+    result: dict[str, Any] = {"tokens_per_second": speeds, "ratios": ratios}
+    if args.methods:
+        speeds = speeds_of(bench, ["vanilla", *args.methods.split(",")])
+        ratios = compare(speeds, "vanilla", "tokens/s")
+        result["methods"] = {"tokens_per_second": speeds, "ratios": ratios}
+    result["scoring"] = scoring(bench)
     if args.loss_steps:
         result["loss"] = losses(bench, names)
     result["memory_mb"] = peaks(names)

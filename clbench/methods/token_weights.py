@@ -128,7 +128,7 @@ class TALR(TokenWeights):
 
     The weight of a token is ``max(exp(−ℓ/τ), floor) = max(p^(1/τ), floor)``, with ℓ its loss and p
     its probability: the closed form that minimises the weighted loss plus τ times the weights'
-    negative entropy (Lin et al. 2025, arXiv 2509.20758, section 4), not scaled to a sum of 1.
+    negative entropy (Lin et al. 2025, arXiv 2509.20758), not scaled to a sum of 1.
 
     Attributes
     ----------
