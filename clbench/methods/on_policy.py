@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
-from clbench.core.errors import DataError, SettingsError
+from clbench.core.errors import DataError
 from clbench.methods.base import Method
 from clbench.methods.distillation import distillation
 from clbench.methods.generic_replay import TextReplay, Texts
@@ -45,14 +45,12 @@ class OnPolicy(Method):
 class SelfReplay(OnPolicy, TextReplay):
     """Train on a few texts that the model itself wrote before the stage.
 
-    Marek et al. 2026 (arXiv 2605.26097) keep a model's distributions in samples of its own by a
-    divergence. Here, as in `GenericReplay`, a text adds its next-token loss. At temperature 1 this
-    has the same gradient, in the mean, as KL(model before the stage ‖ model).
+    Marek et al. 2026 (arXiv 2605.26097) keep a model's distributions in its own samples by a
+    divergence. The next-token loss used here has the same gradient, in the mean and at temperature
+    1, as KL(model before the stage ‖ model). Other attributes are those of `TextReplay`.
 
     Attributes
     ----------
-    share, weight
-        As in `TextReplay`.
     texts
         Largest number of texts in a stage. No more are written than its steps read once.
     text_length
@@ -82,8 +80,6 @@ class SelfReplay(OnPolicy, TextReplay):
         count, tokenizer, stops = self.texts, self._tokenizer, [int(self._tokenizer.eos_token_id)]
         if stage.tasks:
             count = min(count, ceil(stage.own_steps * self._rate) + 1)
-        elif self.prompts == "old":
-            raise SettingsError("self-replay: a Trainer has no old prompts. Set prompts = 'none'.")
         first = [token for token in tokenizer("")["input_ids"] if token not in stops]
         known = [first or [stops[0] if (own := tokenizer.bos_token_id) is None else int(own)]]
         if self.prompts == "old":
@@ -114,10 +110,10 @@ class SelfReplay(OnPolicy, TextReplay):
 class SelfSFT(OnPolicy):
     """Train on the model's own answers to the new task's prompts, where they are right.
 
-    Before the stage, the model writes `samples` answers to each prompt. The first right one takes
-    the place of the given answer (rejection sampling: Zelikman et al. 2022; Yuan et al. 2023, who
-    keep all different ones). Answers to choose from must equal the given one. If each has a single
-    wording, only ``otherwise = "drop"`` differs from vanilla.
+    Before the stage, the model writes `samples` answers to each prompt. The first right one
+    replaces the given answer (rejection sampling: Zelikman et al. 2022; Yuan et al. 2023, who keep
+    all different ones). Answers of classes must equal the given one, and if their tokens do, too,
+    only ``otherwise = "drop"`` differs from vanilla.
 
     Attributes
     ----------
@@ -173,13 +169,11 @@ class SDFT(OnPolicy):
     """Self-distillation fine-tuning: learn from the same model with the answer in its context.
 
     At each step the model writes an answer to each prompt of the batch. The loss is the mean over
-    its tokens of KL(student ‖ teacher) over the whole vocabulary: the student reads the prompt,
-    the teacher an example before it, without a gradient (Shenfeld et al. 2026, arXiv 2601.19897,
-    section 3). The teacher begins as the model before the stage and follows its moving average.
-
-    Simplified: the example is the prompt with its given answer, then the prompt follows again; the
-    paper's words between them need a model that follows instructions. The loss counts the first
-    tokens, too, of which the authors' code skips three: answers here may be as short.
+    its tokens of KL(student ‖ teacher): the student reads the prompt, the teacher an example before
+    it (Shenfeld et al. 2026, arXiv 2601.19897, section 3). The teacher has no gradient; it begins
+    as the model before the stage and follows its moving average. Simplified: the example is the
+    prompt with its given answer, without the paper's words around it, which need a model that
+    follows instructions; and the first three tokens, which the authors' code skips, count.
 
     Attributes
     ----------
