@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from clbench.core.errors import DataError
 from clbench.methods.base import Method
 from clbench.methods.distillation import distillation
-from clbench.methods.generic_replay import TextReplay, Texts
+from clbench.methods.generic_replay import TextReplay
 from clbench.models.answering import stop_tokens
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.families import usable_length
@@ -90,21 +90,16 @@ class SelfReplay(OnPolicy, TextReplay):
         pad = int(tokenizer.pad_token_id or 0)
         data = TaskData(stage.index, "texts", stage.data.head, False, prompt_rows(starts), pad)
         texts = writing.draw_rows(stage, data, stops, self.text_length, self.temperature)
-        self._data = replace(data, rows=prompt_rows(starts, texts))
+        self._data, self._device = replace(data, rows=prompt_rows(starts, texts)), stage.device
 
-    def text_loss(self, stage: Stage, texts: Texts) -> Tensor:
+    def text_loss(self, stage: Stage, texts: Batch) -> Tensor:
         """Return the mean next-token loss of what was written in a batch of texts, a scalar."""
-        inputs = {name: value.to(stage.device) for name, value in texts.items()}
-        labels, places = inputs.pop("labels"), np.arange(len(texts["labels"]))
-        batch = Batch(inputs, labels, self._data.head, False, self._data.task, places, 0)
-        return Stage.criterion(stage.logits(batch), batch)
+        return Stage.criterion(stage.logits(texts), texts)
 
-    def _pass(self, order: Generator, masks: Generator, *, size: int) -> Iterator[Texts]:
+    def _pass(self, order: Generator, masks: Generator, *, size: int) -> Iterator[Batch]:
         numbers = torch.randperm(len(self._data.rows), generator=order).numpy()
         for start in range(0, len(numbers), size):
-            part = numbers[start : start + size]
-            inputs, labels = self._data.rows.collate(part, self._data.pad_id)
-            yield {**inputs, "labels": labels}
+            yield self._data.batch(numbers[start : start + size], self._device)
 
 
 class SelfSFT(OnPolicy):
@@ -140,7 +135,7 @@ class SelfSFT(OnPolicy):
         asked = rows.take(np.repeat(np.arange(len(rows)), self.samples))
         asked, most = replace(data, rows=replace(asked, answers=None)), max(map(len, gold)) + SPARE
         written = writing.draw_rows(stage, asked, self._stops, most, self.temperature)
-        given, own = self._texts(gold), self._texts(written)
+        given, own = (writing.lines(self._tokenizer, tokens) for tokens in (gold, written))
         is_right = TEXT_METRICS[data.metric] if data.metric else lambda a, b: float(a == b)
         chosen: dict[int, Tokens] = {}
         for number, text in enumerate(own):
@@ -159,10 +154,6 @@ class SelfSFT(OnPolicy):
             )
         answers = padded_tokens([chosen.get(row, gold[row]) for row in kept])
         return [replace(data, rows=replace(rows.take(kept), answers=answers))]
-
-    def _texts(self, answers: Sequence[Tokens]) -> list[str]:
-        lines = self._tokenizer.batch_decode(answers, skip_special_tokens=True)
-        return [line.partition("\n")[0].strip() for line in lines]
 
 
 class SDFT(OnPolicy):
