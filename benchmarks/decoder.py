@@ -9,6 +9,8 @@ per second in windows of steps after a warm-up, in turns in one process. Loss: t
 answers' tokens in the last half of a short training, for several seeds. Memory: the peak of one
 process each. Methods: the speed of each of ``--methods`` beside vanilla's in the engine, in turns.
 Scoring: the time to score four answers to each prompt, and to read the prompts alone, in turns.
+Generation: tokens per second drawn in batches of several sizes with a cache of keys and values,
+in turns.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ ENGINE, PACKED = "clbench", "clbench packed"
 TRAINER, TRAINER_BF16 = "trainer float32", "trainer bf16"
 CLIP_NORM = 1.0
 """Largest norm of a gradient: the Trainer's default."""
+WRITTEN_ROWS = (1, 16, 64)
 ANSWERS = (" yes", " no", " in part", " not said")
 
 
@@ -259,12 +262,37 @@ def scoring(bench: Bench) -> dict[str, Any]:
     return {"seconds": measured, "ratios": compare(measured, "prompt alone", "s")}
 
 
+def generation(bench: Bench) -> dict[str, list[float]]:
+    """Measure the tokens per second drawn after the prompts, by rows in a batch, in turns."""
+    args = bench.args
+    model = build_answering_model(args.model, pad_id=bench.pad).to(bench.device).eval()
+    precision = resolve_precision("auto", bench.device)
+    data = TaskData(0, "task", "task", False, bench.prompts, bench.pad)
+    speeds: dict[str, list[float]] = {}
+    for turn in range(args.turns + 1):
+        for rows in WRITTEN_ROWS:
+            inputs = data.batch(np.arange(min(rows, len(bench.prompts))), bench.device).inputs
+            size = len(inputs["input_ids"]), args.written_tokens
+            draws = torch.rand(size, generator=torch.Generator().manual_seed(turn))
+            started = time.perf_counter()
+            with precision.autocast():
+                model.write(inputs, [], args.written_tokens, draws=draws.to(bench.device))
+            wait(bench.device)
+            speed = size[0] * size[1] / (time.perf_counter() - started)
+            if turn:  # the first one warms up
+                speeds.setdefault(f"{rows} rows", []).append(speed)
+    for name, values in speeds.items():
+        print(f"generation, {name:9} {statistics.median(values):8.0f} tokens/s")
+    return speeds
+
+
 def main() -> None:
     parser = make_parser(__doc__, turns=3)
     add_task_options(parser)
     parser.set_defaults(model="tiny-gpt", task="synthetic/entailment3")
     parser.add_argument("--rows", type=int, default=1000, help="most training rows")
     parser.add_argument("--scored-rows", type=int, default=256, help="most rows to score")
+    parser.add_argument("--written-tokens", type=int, default=64, help="tokens of a drawn text")
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--steps", type=int, default=40, help="most steps in a window")
     parser.add_argument("--seconds", type=float, default=15, help="most seconds in a window")
@@ -293,6 +321,7 @@ def main() -> None:
         ratios = compare(speeds, "vanilla", "tokens/s")
         result["methods"] = {"tokens_per_second": speeds, "ratios": ratios}
     result["scoring"] = scoring(bench)
+    result["generation"] = generation(bench)
     if args.loss_steps:
         result["loss"] = losses(bench, names)
     result["memory_mb"] = peaks(names)

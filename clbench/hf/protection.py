@@ -40,8 +40,8 @@ def protect(
         A method or baseline (``clbench list methods``) that needs only the model, the batch and
         the gradient: ``ewc``, ``ewc-mlm``, ``l2-sp``, ``recadam``, ``kl-anchor``, ``mixout``,
         ``lwf``, ``layerwise`` (``bertcl-combined``, ``layer-lr``), ``freeze-bottom``,
-        ``generic-replay``, or ``dft``, ``asft``, ``eaft`` and ``talr``, which replace the
-        Trainer's loss.
+        ``generic-replay``, ``self-replay``, or ``dft``, ``asft``, ``eaft`` and ``talr``, which
+        replace the Trainer's loss.
     fisher
         For ``ewc``: the Fisher information of what was learned before, as `diagonal_fisher` of
         `clbench.fisher` returns it, or a safetensors file of it. Its names are those of the
@@ -328,7 +328,7 @@ def _problem(trainer: Trainer, method: Method, stage: HostedStage) -> str | None
     args, model = trainer.args, stage.model
     if hasattr(trainer, "protection"):
         return f"the Trainer is protected by {trainer.protection.method.name!r} already."
-    if not method.runs_in_trainer:
+    if not method.runs_in_trainer or method.keeps_rows:
         return f"{method.name!r} {_needs(method)}"
     if trainer.model_init is not None:
         return "the Trainer makes its model later, by model_init. Give it the model."

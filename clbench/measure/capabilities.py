@@ -25,7 +25,7 @@ from clbench.tasks.task import IntArray, Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Context
-from clbench.training.writing import write_rows
+from clbench.training.writing import lines, write_rows
 
 Measures = dict[str, float]
 Array = np.typing.NDArray[np.float32]
@@ -81,9 +81,7 @@ class Writer:
 
     def texts(self, context: Context, data: TaskData) -> list[str]:
         """Return what the model writes for each row: one line, without blanks around it."""
-        written = write_rows(context, data, self.stops, self.length(data))
-        lines = self.tokenizer.batch_decode(written, skip_special_tokens=True)
-        return [text.partition("\n")[0].strip() for text in lines]
+        return lines(self.tokenizer, write_rows(context, data, self.stops, self.length(data)))
 
 
 def chosen_answers(texts: list[str], rows: encoding.PromptRows) -> IntArray:

@@ -33,7 +33,7 @@ class TextReplay(Method):
     runs_in_trainer: ClassVar[bool] = True
     needs_decoder: ClassVar[bool] = True
     text_loss: ClassVar[Callable[..., Tensor]]
-    _pass: ClassVar[Callable[..., Iterator[Texts]]]
+    _pass: ClassVar[Callable[..., Iterator[Texts | Batch]]]
     share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
     weight: Annotated[float, Field(gt=0.0, le=1e3)] = 1.0
 
@@ -53,9 +53,10 @@ class TextReplay(Method):
         texts = next(self._stream)
         text_loss = self.text_loss(stage, texts)
         stage.sample("text_loss", text_loss)
-        return loss + self.weight * len(texts["input_ids"]) / len(batch) * text_loss
+        count = len(texts if isinstance(texts, Batch) else texts["input_ids"])
+        return loss + self.weight * count / len(batch) * text_loss
 
-    def _batches(self, stage: Stage, size: int) -> Iterator[Texts]:
+    def _batches(self, stage: Stage, size: int) -> Iterator[Texts | Batch]:
         """Yield batches of `size` texts without end, each pass in a new order."""
         while True:
             yield from self._pass(stage.rng("texts"), stage.rng("masks"), size=size)

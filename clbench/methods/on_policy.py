@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
-from clbench.core.errors import DataError, SettingsError
+from clbench.core.errors import DataError
 from clbench.methods.base import Method
 from clbench.methods.distillation import distillation
-from clbench.methods.generic_replay import TextReplay, Texts
+from clbench.methods.generic_replay import TextReplay
 from clbench.models.answering import stop_tokens
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.families import usable_length
@@ -45,14 +45,12 @@ class OnPolicy(Method):
 class SelfReplay(OnPolicy, TextReplay):
     """Train on a few texts that the model itself wrote before the stage.
 
-    Marek et al. 2026 (arXiv 2605.26097) keep a model's distributions in samples of its own by a
-    divergence. Here, as in `GenericReplay`, a text adds its next-token loss. At temperature 1 this
-    has the same gradient, in the mean, as KL(model before the stage ‖ model).
+    Marek et al. 2026 (arXiv 2605.26097) keep a model's distributions in its own samples by a
+    divergence. The next-token loss used here has the same gradient, in the mean and at temperature
+    1, as KL(model before the stage ‖ model). Other attributes are those of `TextReplay`.
 
     Attributes
     ----------
-    share, weight
-        As in `TextReplay`.
     texts
         Largest number of texts in a stage. No more are written than its steps read once.
     text_length
@@ -82,8 +80,6 @@ class SelfReplay(OnPolicy, TextReplay):
         count, tokenizer, stops = self.texts, self._tokenizer, [int(self._tokenizer.eos_token_id)]
         if stage.tasks:
             count = min(count, ceil(stage.own_steps * self._rate) + 1)
-        elif self.prompts == "old":
-            raise SettingsError("self-replay: a Trainer has no old prompts. Set prompts = 'none'.")
         first = [token for token in tokenizer("")["input_ids"] if token not in stops]
         known = [first or [stops[0] if (own := tokenizer.bos_token_id) is None else int(own)]]
         if self.prompts == "old":
@@ -94,30 +90,25 @@ class SelfReplay(OnPolicy, TextReplay):
         pad = int(tokenizer.pad_token_id or 0)
         data = TaskData(stage.index, "texts", stage.data.head, False, prompt_rows(starts), pad)
         texts = writing.draw_rows(stage, data, stops, self.text_length, self.temperature)
-        self._data = replace(data, rows=prompt_rows(starts, texts))
+        self._data, self._device = replace(data, rows=prompt_rows(starts, texts)), stage.device
 
-    def text_loss(self, stage: Stage, texts: Texts) -> Tensor:
+    def text_loss(self, stage: Stage, texts: Batch) -> Tensor:
         """Return the mean next-token loss of what was written in a batch of texts, a scalar."""
-        inputs = {name: value.to(stage.device) for name, value in texts.items()}
-        labels, places = inputs.pop("labels"), np.arange(len(texts["labels"]))
-        batch = Batch(inputs, labels, self._data.head, False, self._data.task, places, 0)
-        return Stage.criterion(stage.logits(batch), batch)
+        return Stage.criterion(stage.logits(texts), texts)
 
-    def _pass(self, order: Generator, masks: Generator, *, size: int) -> Iterator[Texts]:
+    def _pass(self, order: Generator, masks: Generator, *, size: int) -> Iterator[Batch]:
         numbers = torch.randperm(len(self._data.rows), generator=order).numpy()
         for start in range(0, len(numbers), size):
-            part = numbers[start : start + size]
-            inputs, labels = self._data.rows.collate(part, self._data.pad_id)
-            yield {**inputs, "labels": labels}
+            yield self._data.batch(numbers[start : start + size], self._device)
 
 
 class SelfSFT(OnPolicy):
     """Train on the model's own answers to the new task's prompts, where they are right.
 
-    Before the stage, the model writes `samples` answers to each prompt. The first right one takes
-    the place of the given answer (rejection sampling: Zelikman et al. 2022; Yuan et al. 2023, who
-    keep all different ones). Answers to choose from must equal the given one. If each has a single
-    wording, only ``otherwise = "drop"`` differs from vanilla.
+    Before the stage, the model writes `samples` answers to each prompt. The first right one
+    replaces the given answer (rejection sampling: Zelikman et al. 2022; Yuan et al. 2023, who keep
+    all different ones). Answers of classes must equal the given one, and if their tokens do, too,
+    only ``otherwise = "drop"`` differs from vanilla.
 
     Attributes
     ----------
@@ -144,7 +135,7 @@ class SelfSFT(OnPolicy):
         asked = rows.take(np.repeat(np.arange(len(rows)), self.samples))
         asked, most = replace(data, rows=replace(asked, answers=None)), max(map(len, gold)) + SPARE
         written = writing.draw_rows(stage, asked, self._stops, most, self.temperature)
-        given, own = self._texts(gold), self._texts(written)
+        given, own = (writing.lines(self._tokenizer, tokens) for tokens in (gold, written))
         is_right = TEXT_METRICS[data.metric] if data.metric else lambda a, b: float(a == b)
         chosen: dict[int, Tokens] = {}
         for number, text in enumerate(own):
@@ -164,22 +155,16 @@ class SelfSFT(OnPolicy):
         answers = padded_tokens([chosen.get(row, gold[row]) for row in kept])
         return [replace(data, rows=replace(rows.take(kept), answers=answers))]
 
-    def _texts(self, answers: Sequence[Tokens]) -> list[str]:
-        lines = self._tokenizer.batch_decode(answers, skip_special_tokens=True)
-        return [line.partition("\n")[0].strip() for line in lines]
-
 
 class SDFT(OnPolicy):
     """Self-distillation fine-tuning: learn from the same model with the answer in its context.
 
     At each step the model writes an answer to each prompt of the batch. The loss is the mean over
-    its tokens of KL(student ‖ teacher) over the whole vocabulary: the student reads the prompt,
-    the teacher an example before it, without a gradient (Shenfeld et al. 2026, arXiv 2601.19897,
-    section 3). The teacher begins as the model before the stage and follows its moving average.
-
-    Simplified: the example is the prompt with its given answer, then the prompt follows again; the
-    paper's words between them need a model that follows instructions. The loss counts the first
-    tokens, too, of which the authors' code skips three: answers here may be as short.
+    its tokens of KL(student ‖ teacher): the student reads the prompt, the teacher an example before
+    it (Shenfeld et al. 2026, arXiv 2601.19897, section 3). The teacher has no gradient; it begins
+    as the model before the stage and follows its moving average. Simplified: the example is the
+    prompt with its given answer, without the paper's words around it, which need a model that
+    follows instructions; and the first three tokens, which the authors' code skips, count.
 
     Attributes
     ----------

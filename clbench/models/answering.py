@@ -255,7 +255,7 @@ def write(
         start = ids.shape[1]
 
     def draw(written: Tensor, scores: Tensor) -> Tensor:
-        """Leave the drawn token only: the first whose cumulative probability exceeds the number."""
+        """Leave only the first token whose cumulative probability exceeds the number."""
         assert draws is not None
         scores = scores.double() / temperature
         if pad_id not in stops:

@@ -92,6 +92,12 @@ def uniform(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
+def lines(tokenizer: transformers.PreTrainedTokenizerBase, texts: Sequence[Tokens]) -> list[str]:
+    """Return the first line of each text, without special tokens and blanks around it."""
+    words = tokenizer.batch_decode(texts, skip_special_tokens=True)
+    return [text.partition("\n")[0].strip() for text in words]
+
+
 def prompt_rows(prompts: Sequence[Tokens], answers: Sequence[Tokens] | None = None) -> PromptRows:
     """Return rows of tokenised prompts, with answers to train on if given."""
     return PromptRows(

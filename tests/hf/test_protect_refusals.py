@@ -158,6 +158,10 @@ def test_models_with_plain_tuples_and_other_labels_are_trained(tmp_path: Path) -
     [
         ("vanilla", {}, "what the Trainer does by itself"),
         ("replay", {}, "keeps rows of earlier tasks"),
+        ("self-replay", {}, "needs a model with a language-model head"),
+        ("self-replay", {"prompts": "old"}, "keeps rows of earlier tasks"),
+        ("self-sft", {}, "lets the model answer prompts"),
+        ("sdft", {}, "lets the model answer prompts"),
         ("wise-ft", {}, "Use `clbench mend`"),
         ("packnet", {}, "has weights for each task|cannot run in a Trainer"),
         ("si", {}, "cannot run in a Trainer"),
