@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
-from clbench.core.errors import DataError, SettingsError, named
+from clbench.core.errors import DataError, NonFiniteLossError, SettingsError, named
 from clbench.core.seeds import numpy_stream, torch_stream
 from clbench.fisher import language, losses
 from clbench.measure.rows import embed_rows, fit_classes, map_rows
@@ -191,6 +191,7 @@ def probe(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     vectors = embed_rows(
         model.backbone, model.tokenizer, items.rows, length_of(model), device, "mean"
     )
+    check_finite(vectors, model)
     predicted = np.empty(len(items.rows), dtype=np.int64)
     for fold in range(FOLDS):
         inside = items.folds == fold
@@ -223,6 +224,7 @@ def classify(model: AuditedModel, items: Items, order: Sequence[int], device: to
         int(model.tokenizer.pad_token_id),
         device,
     )
+    check_finite(logits, model)
     return np.asarray(logits.argmax(1), np.int64)
 
 
@@ -233,7 +235,18 @@ def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     encoder = prompts.PromptEncoder(tokenizer, length_of(model), 1, chat, False)
     rows = encoder.encode(items.task, items.rows, to_train=False)
     scorer = likelihood.AnswerScorer(model.model.to(device), pad_id=pad)
-    return np.asarray(map_rows(scorer, rows, pad, device).argmax(1), np.int64)
+    scores = map_rows(scorer, rows, pad, device)
+    check_finite(scores, model)
+    return np.asarray(scores.argmax(1), np.int64)
+
+
+def check_finite(values: np.typing.NDArray[Any], model: AuditedModel) -> None:
+    """Raise a NonFiniteLossError if outputs of a model are not finite: its weights may be."""
+    if not np.isfinite(values).all():
+        raise NonFiniteLossError(
+            f"model {model.name!r}: its outputs are not finite numbers, though its weights are. "
+            "Check its config.json, or use a checkpoint from before its training diverged."
+        )
 
 
 FEWEST_TEXTS = 30
@@ -318,4 +331,6 @@ class LanguageLoss:
                 self._task.loss(model, losses.on_device(batch, self._device)).losses().cpu()
                 for batch in self._batches
             ]
-        return torch.cat(values).double().numpy()
+        found: Floats = torch.cat(values).double().numpy()
+        check_finite(found, audited)
+        return found
