@@ -1,7 +1,9 @@
 """Rows as prompts and answers in tokens, for language models."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +23,9 @@ MESSAGE = "A message."
 """Shows where a chat template puts the user's words."""
 SECONDS, ROWS_PER_SECOND = 10.0, 100
 """Time for a chat template to dress a message, and rows to dress in every second beyond that."""
+TODAY = date(2024, 7, 26)
+"""The day that a chat template is told, or prompts would change from day to day: that of the
+template of Llama 3.2 if it knows none."""
 MOST_ADDED = 100_000
 """Most characters that a chat template may add."""
 BEGINNING = "one answer is a prefix of another, so the end token is scored too."
@@ -160,6 +165,8 @@ class PromptEncoder:
         def render() -> list[str]:
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
             options: Any = {"tokenize": False, "add_generation_prompt": True}
+            options["strftime_now"] = TODAY.strftime
+            random.seed(0)  # templates may draw, too
             return [str(self.tokenizer.apply_chat_template(chat, **options)) for chat in chats]
 
         try:
