@@ -3,14 +3,16 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import datetime
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import chat_template_utils
 
 from clbench.core.errors import DataError, ModelError, count, join_names
 from clbench.core.limits import LimitError, bounded
@@ -23,7 +25,7 @@ MESSAGE = "A message."
 """Shows where a chat template puts the user's words."""
 SECONDS, ROWS_PER_SECOND = 10.0, 100
 """Time for a chat template to dress a message, and rows to dress in every second beyond that."""
-TODAY = date(2024, 7, 26)
+TODAY = datetime(2024, 7, 26)
 """The day that a chat template is told, or prompts would change from day to day: that of the
 template of Llama 3.2 if it knows none."""
 MOST_ADDED = 100_000
@@ -165,7 +167,7 @@ class PromptEncoder:
         def render() -> list[str]:
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
             options: Any = {"tokenize": False, "add_generation_prompt": True}
-            options["strftime_now"] = TODAY.strftime
+            vars(chat_template_utils)["datetime"] = SimpleNamespace(now=lambda: TODAY)
             random.seed(0)  # templates may draw, too
             return [str(self.tokenizer.apply_chat_template(chat, **options)) for chat in chats]
 
