@@ -26,8 +26,7 @@ MESSAGE = "A message."
 SECONDS, ROWS_PER_SECOND = 10.0, 100
 """Time for a chat template to dress a message, and rows to dress in every second beyond that."""
 TODAY = datetime(2024, 7, 26)
-"""The day that a chat template is told, or prompts would change from day to day: that of the
-template of Llama 3.2 if it knows none."""
+"""Told to chat templates (the default of that of Llama 3.2), or prompts would change daily."""
 MOST_ADDED = 100_000
 """Most characters that a chat template may add."""
 BEGINNING = "one answer is a prefix of another, so the end token is scored too."
