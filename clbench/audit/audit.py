@@ -30,6 +30,8 @@ MOST_SHOWN = 20
 """Flipped items of each kind that are kept to be read."""
 MARGIN = 0.02
 """Largest change that does not matter, in accuracy and in nats."""
+LEAST = 1e-6
+"""Smallest margin, and change to detect: that of one in a million items."""
 LANGUAGE = "language"
 FORMAT, SCHEMA = "clbench-audit", 1
 
@@ -188,8 +190,10 @@ def audit(
         Before any long work: if a model, a task or the corpus cannot be used.
     """
     for name, value in (("margin", margin), ("detect", detect)):
-        if value is not None and not 0.0 < value < 1.0:
-            raise SettingsError(f"{named(name, value)}: must be between 0 and 1, such as {MARGIN}.")
+        if value is not None and not LEAST <= value < 1.0:
+            raise SettingsError(
+                f"{named(name, value)}: must be from {LEAST:g} to below 1, such as {MARGIN}."
+            )
     items.check_count("rows", rows, items.FEWEST_ROWS)
     items.check_count("texts", texts, items.FEWEST_TEXTS)
     items.check_count("seed", seed)
@@ -245,7 +249,7 @@ class Observation:
 
     predictions: dict[Key, items.Ints]
     losses: items.Floats
-    weights: dict[items.Part, str]  # digests of those that decide each part
+    weights: dict[items.Part, str]  # what decides each part: their digest, and the configuration
     head: HeadKind | None
 
 
@@ -286,8 +290,8 @@ class Auditor:
                     predictions[part, each.name] = items.predict(model, each, part, self.device)
         self.tell(f"{model.name}: language")
         weights: dict[items.Part, str] = {
-            "features": digest_of(model.backbone),
-            "behaviour": digest_of(model.model),
+            "features": digest_of(model.backbone) + model.computation,
+            "behaviour": digest_of(model.model) + model.computation,
         }
         return Observation(predictions, self.loss(model), weights, model.head)
 

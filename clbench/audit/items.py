@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
 
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
-from clbench.core.errors import DataError, SettingsError, named
+from clbench.core.errors import DataError, NonFiniteLossError, SettingsError, named
 from clbench.core.seeds import numpy_stream, torch_stream
 from clbench.fisher import language, losses
 from clbench.measure.rows import embed_rows, fit_classes, map_rows
@@ -37,6 +37,7 @@ MAX_LENGTH = 128
 Part = Literal["features", "behaviour"]
 Ints = np.typing.NDArray[np.int64]
 Bools = np.typing.NDArray[np.bool_]
+Values = TypeVar("Values", bound=np.typing.NDArray[Any])
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,7 @@ def probe(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     vectors = embed_rows(
         model.backbone, model.tokenizer, items.rows, length_of(model), device, "mean"
     )
+    finite(vectors, model)
     predicted = np.empty(len(items.rows), dtype=np.int64)
     for fold in range(FOLDS):
         inside = items.folds == fold
@@ -223,7 +225,7 @@ def classify(model: AuditedModel, items: Items, order: Sequence[int], device: to
         int(model.tokenizer.pad_token_id),
         device,
     )
-    return np.asarray(logits.argmax(1), np.int64)
+    return np.asarray(finite(logits, model).argmax(1), np.int64)
 
 
 def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
@@ -233,7 +235,18 @@ def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     encoder = prompts.PromptEncoder(tokenizer, length_of(model), 1, chat, False)
     rows = encoder.encode(items.task, items.rows, to_train=False)
     scorer = likelihood.AnswerScorer(model.model.to(device), pad_id=pad)
-    return np.asarray(map_rows(scorer, rows, pad, device).argmax(1), np.int64)
+    scores = finite(map_rows(scorer, rows, pad, device), model)
+    return np.asarray(scores.argmax(1), np.int64)
+
+
+def finite(values: Values, model: AuditedModel) -> Values:
+    """Return outputs of a model; a NonFiniteLossError if they are not finite, as weights may be."""
+    if not np.isfinite(values).all():
+        raise NonFiniteLossError(
+            f"model {model.name!r}: its outputs are not finite numbers, though its weights are. "
+            "Check its config.json, or use a checkpoint from before its training diverged."
+        )
+    return values
 
 
 FEWEST_TEXTS = 30
@@ -318,4 +331,4 @@ class LanguageLoss:
                 self._task.loss(model, losses.on_device(batch, self._device)).losses().cpu()
                 for batch in self._batches
             ]
-        return torch.cat(values).double().numpy()
+        return finite(torch.cat(values).double().numpy(), audited)

@@ -10,9 +10,10 @@ from clbench.audit.changes import UNCHANGED, Change, Flips, judge
 from clbench.audit.items import Bools, Items, Part, has_head_for, hits, load_items
 from clbench.audit.models import AuditedModel, load_base, load_tuned
 from clbench.audit.weights import BASE, DEPTHS, TUNED, Mixer, Mixture
-from clbench.core.errors import SettingsError, named
+from clbench.core.errors import SettingsError, count, named
 from clbench.core.user_code import own_state
 from clbench.results.fronts import front
+from clbench.suite.read import read_suite
 from clbench.training.device import resolve_device
 
 ALPHAS = tuple(i / 10 for i in range(11))
@@ -166,6 +167,10 @@ def mend(
         raise SettingsError("--keep names no task. Name at least one.")
     where = resolve_device(device)
     items = load_items([*keep, learn], data=data, rows=rows, extra=SWEEP_ROWS, seed=seed)
+    if learn.endswith(".toml") and len(tasks := read_suite(learn).file.task) > 1:
+        raise SettingsError(
+            f"{named('learn', learn)}: has {count(len(tasks), 'task')}. Give a suite file of one."
+        )
     tell("loading models")
     first = load_base(base)
     second = load_tuned(tuned, first)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from torch import nn
 from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIERS
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from clbench.core.errors import ModelError
+from clbench.core.errors import ModelError, printable
 from clbench.core.files import digest
 from clbench.core.limits import bounded
 from clbench.models import checkpoint, locate
@@ -24,6 +25,8 @@ from clbench.models.families import family_of
 from clbench.tasks.spec import label_name
 
 HeadKind = Literal["classes", "language"]
+UNUSED = re.compile("^_|^architectures$|cache|dropout|dtype|initializer|label|problem_type|version")
+"""Keys of config.json that change nothing that a trained model computes."""
 SECONDS = 10.0
 """Time for finding the weights that an adapter adapts."""
 
@@ -57,6 +60,12 @@ class AuditedModel:
         """The part of the model without its head."""
         backbone: PreTrainedModel = self.model.base_model
         return backbone
+
+    @property
+    def computation(self) -> str:
+        """What the model computes with its weights, as far as its configuration says."""
+        values = self.model.config.to_dict().items()
+        return json.dumps({k: v for k, v in values if not UNUSED.search(k)}, default=str)
 
     @property
     def is_decoder(self) -> bool:
@@ -245,16 +254,24 @@ def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
         )
     with locate.one_line_errors(name, f"{weights} is damaged"), safe_open(weights, "np") as file:
         shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
-    with locate.one_line_errors(
-        name, f"{folder / locate.ADAPTER} is not the configuration of an adapter"
+    with (
+        locate.one_line_errors(
+            name, f"{folder / locate.ADAPTER} is not the configuration of an adapter"
+        ),
+        warnings.catch_warnings(record=True) as unknown,
     ):
+        warnings.simplefilter("always")
         config = PeftConfig.from_pretrained(str(folder))
+        own = config.base_model_name_or_path
+        if not isinstance(own, str | None):
+            raise TypeError(f"base_model_name_or_path is {own!r}")
     if config.is_prompt_learning:
         raise ModelError(
             f"model {name!r}: adapters of the type {config.peft_type.value} add tokens to every "
             "text and cannot be merged. Use an adapter of weights, such as LoRA."
         )
-    notes = _check_own_base(name, config.base_model_name_or_path, base)
+    notes = _check_own_base(name, own, base)
+    notes += tuple(f"{name}: {printable(str(each.message))}" for each in unknown)
     with checkpoint.quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, head = _bare_copy(config, base, shapes)

@@ -186,8 +186,10 @@ def _language(model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, wh
     mask = predicted.gather(1, positions)
     if getattr(model, "base_model", model) is model:
         raise _no_head(model)
-    with only_at(model, positions):
+    with only_at(model, positions) as picks:
         logits = model(**_without_labels(inputs)).logits.float()
+    if not picks and logits.ndim == 3:  # as OPT, which does not call its body
+        logits = logits.gather(1, positions[..., None].expand(-1, -1, logits.shape[-1]))
     if logits.shape[:-1] != positions.shape:
         raise _no_head(model)
     return Outputs(logits, labels.gather(1, positions).masked_fill(~mask, 0), mask.to(logits.dtype))

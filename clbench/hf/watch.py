@@ -28,7 +28,13 @@ from clbench.audit.items import (
     load_items,
 )
 from clbench.audit.models import AuditedModel, HeadKind
-from clbench.core.errors import ModelError, SettingsError, describe_errors, join_names
+from clbench.core.errors import (
+    ModelError,
+    NonFiniteLossError,
+    SettingsError,
+    describe_errors,
+    join_names,
+)
 from clbench.core.registry import Seed
 from clbench.figures import style
 from clbench.models.classifier import evaluating
@@ -255,13 +261,14 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         if self._corpus is not None and self._loss is None:
             texts, seed = self._settings.texts, self._settings.seed
             self._loss = LanguageLoss(model, self._corpus, texts, seed, device)
-        finite = all(bool(torch.isfinite(p).all()) for p in model.model.parameters())
-        scores: dict[str, Floats] = {}
-        for each in self._items if finite else ():
-            scores[each.name] = hits(model, each, "features", device).astype(float)
-        if self._loss is not None and finite:
-            scores[LANGUAGE] = self._loss(model)
-        return scores or dict.fromkeys(self._measures, np.array([math.nan]))
+        nothing = dict.fromkeys(self._measures, np.array([math.nan]))
+        if not all(bool(torch.isfinite(p).all()) for p in model.model.parameters()):
+            return nothing
+        try:
+            items = {n.name: hits(model, n, "features", device).astype(float) for n in self._items}
+            return items if self._loss is None else {**items, LANGUAGE: self._loss(model)}
+        except NonFiniteLossError:  # outputs of finite weights may be infinite, too
+            return nothing
 
     def changes(self) -> dict[str, float]:
         """Return the changes from the first to the last scoring; below 0 is worse.

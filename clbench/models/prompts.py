@@ -1,14 +1,18 @@
 """Rows as prompts and answers in tokens, for language models."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import chat_template_utils
 
 from clbench.core.errors import DataError, ModelError, count, join_names
 from clbench.core.limits import LimitError, bounded
@@ -21,6 +25,8 @@ MESSAGE = "A message."
 """Shows where a chat template puts the user's words."""
 SECONDS, ROWS_PER_SECOND = 10.0, 100
 """Time for a chat template to dress a message, and rows to dress in every second beyond that."""
+TODAY = datetime(2024, 7, 26)
+"""Told to chat templates (the default of that of Llama 3.2), or prompts would change daily."""
 MOST_ADDED = 100_000
 """Most characters that a chat template may add."""
 BEGINNING = "one answer is a prefix of another, so the end token is scored too."
@@ -160,6 +166,8 @@ class PromptEncoder:
         def render() -> list[str]:
             chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
             options: Any = {"tokenize": False, "add_generation_prompt": True}
+            vars(chat_template_utils)["datetime"] = SimpleNamespace(now=lambda: TODAY)
+            random.seed(0)  # templates may draw, too
             return [str(self.tokenizer.apply_chat_template(chat, **options)) for chat in chats]
 
         try:

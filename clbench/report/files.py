@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from clbench.core import __version__
-from clbench.core.errors import join_names, visible
+from clbench.core.errors import RunFolderError, join_names, named, visible
 from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures import report_figures
 from clbench.figures.style import ReportData, quiet
@@ -280,6 +280,10 @@ def write_report(
     folder = Path(out) if out is not None else stores[0].out / "report"
     with as_folder_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "index.html"
+    foreign = page.exists() and " – clbench</title>" not in page.read_text("utf-8", "replace")
+    if foreign or (folder / "audit.json").exists():
+        raise RunFolderError(f"{folder} has a page of another kind. Choose another {named('out')}.")
     shifts: dict[str, dict[str, Any]] = {}
     for store in stores:
         shifts = store.read_pictures() | shifts
@@ -309,7 +313,7 @@ def write_report(
                     tex = file.endswith(".tex")
                     text += f"% {note.translate(_LATEX)}\n" if tex else f"\n{note}\n"
                 write_atomically(folder / "tables" / file, text)
-    page, controls = folder / "index.html", content.rows("controls")
+    controls = content.rows("controls")
     claims = {(r["scenario"], r["method"]) for r in controls if r["verdict"] != "no verdict"}
     curves = content.tables["fronts"]["difference"].notna().sum()
     text = render(

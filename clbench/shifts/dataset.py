@@ -156,6 +156,8 @@ def share_head(tasks: Sequence[Task], *, growing: bool) -> tuple[Task, ...]:
     for labels, task in owners.items():
         starts[labels] = len(classes)
         classes += [f"{task.name}: {name}" if names.count(name) > 1 else name for name in labels]
+    if twice := [name for name in classes if classes.count(name) > 1]:
+        raise ShiftError(f"two classes with one head would be named {twice[0]!r}. Rename one.")
     shared, seen = [], 0
     for task in tasks:
         own = tuple(range(starts[task.labels], starts[task.labels] + len(task.labels)))

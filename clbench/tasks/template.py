@@ -82,13 +82,11 @@ class Template:
     def _fields(self) -> dict[str, int]:
         """Return the column of each field."""
         fields = {"text": 0}
-        for position, name in enumerate(self.columns):
-            if position:
-                fields[f"text{position + 1}"] = position
-                fields[f"choice{position}"] = position
-            if name is not None:
-                fields[name] = position
-        return fields
+        for position in range(1, len(self.columns)):
+            fields[f"text{position + 1}"] = position
+            fields[f"choice{position}"] = position
+        names = {name: i for i, name in enumerate(self.columns) if name is not None}
+        return fields | names  # a column may be called text or text2
 
     def render(self, texts: Sequence[str]) -> str:
         """Return the prompt of a row with these texts, as they are: braces in them are text."""

@@ -124,6 +124,21 @@ def test_adapters_that_match_nothing_are_refused(adapter: str, tmp_path: Path) -
         load_tuned(str(tmp_path), load_base("tiny"))
 
 
+def test_what_is_not_known_of_an_adapter_is_refused_or_told(
+    adapter: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    folder = Path(shutil.copytree(adapter, tmp_path / "adapter"))
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "base_model_name_or_path": 5}))
+    with pytest.raises(ModelError, match=r"adapter_config\.json.*base_model_name_or_path is 5"):
+        load_tuned(str(folder), load_base("tiny"))
+    path.write_text(json.dumps({**config, "spectral_norm": True}))
+    (note,) = load_tuned(str(folder), load_base("tiny")).notes
+    assert "spectral_norm" in note
+    assert not recwarn.list
+
+
 def test_an_expression_without_end_is_stopped(
     adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

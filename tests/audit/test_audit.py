@@ -436,6 +436,34 @@ def test_weights_that_are_not_finite_are_refused(copy: Copy) -> None:
         audit("tiny", [copy(spoil, classes=("a", "b"))], **QUICK)
 
 
+@pytest.mark.parametrize("verb", ["audit", "mend"])
+def test_outputs_that_are_not_finite_are_refused(copy: Copy, verb: str) -> None:
+    def swell(model: Any) -> None:  # the weights stay finite, products of them do not
+        for value in model.base_model.parameters():
+            value.mul_(1e30)
+
+    tasks: Any = {"keep": ["synthetic/sentiment"], "learn": "synthetic/acceptability"}
+    runs: dict[str, Callable[[str], object]] = {
+        "audit": lambda folder: audit("tiny", [folder], **QUICK),
+        "mend": lambda folder: mend("tiny", folder, **tasks, rows=60, alpha=0.5),
+    }
+    folder = copy(swell)
+    with pytest.raises(ClbenchError, match=f"{folder}.*outputs are not finite numbers"):
+        runs[verb](folder)
+
+
+def test_equal_weights_that_compute_something_else_are_not_the_same(copy: Copy) -> None:
+    folder = Path(copy())
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for change, is_same in (({"hidden_dropout_prob": 0.3}, True), ({"hidden_act": "relu"}, False)):
+        path.write_text(json.dumps({**config, **change}))
+        (model,) = audit("tiny", [str(folder)], **QUICK).models
+        assert model.comparison.identical == is_same
+        (features,) = model.comparison.tasks
+        assert (features.change.low == features.change.high) == is_same
+
+
 def test_other_tokenizers_are_refused(copy: Copy) -> None:
     folder = Path(copy())
     tokens = json.loads((folder / "tokenizer.json").read_text())
@@ -522,6 +550,8 @@ def test_a_folder_without_tokenizer_takes_the_base_models(copy: Copy) -> None:
         ({"detect": 1.5}, "detect=1.5"),
         ({"rows": 50.5}, "must be 50 or more"),
         ({"margin": 0.0}, "margin=0"),
+        ({"margin": 1e-300}, "margin=1e-300: must be from 1e-06 to below 1"),
+        ({"detect": 1e-300}, "detect=1e-300"),
         ({"data": "/nowhere"}, "there is no folder"),
     ],
 )

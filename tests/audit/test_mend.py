@@ -240,6 +240,11 @@ def test_bad_input_is_refused(copy: Copy, tmp_path: Path, capsys: Any) -> None:
     for rows in (20, 50.5, 10**5000):
         with pytest.raises(ClbenchError, match=r"rows=.*: must be 50"):
             mend("tiny", copy(), rows=rows, **TASKS)
+    tables = [f'[task.{n}]\nsynthetic = "{n}"\n' for n in ("sentiment", "acceptability")]
+    scenario = '[[scenario]]\nshift = "sentence-length"\ntask = "sentiment"\n'
+    (tmp_path / "two.toml").write_text("".join(['methods = ["vanilla"]\n', *tables, scenario]))
+    with pytest.raises(ClbenchError, match=r"learn='.*two.toml': has 2 tasks"):
+        mend("tiny", copy(), keep=["synthetic/paraphrase"], learn=str(tmp_path / "two.toml"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("x")
     words = ["mend", "tiny", "tiny-gpt", "--keep", "synthetic/sentiment", "--learn", "glue/sst2"]

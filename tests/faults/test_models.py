@@ -6,6 +6,7 @@ all weights and tokens as they are.
 
 import json
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +19,9 @@ import torch
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from clbench.core.errors import ModelError
+from clbench.audit.items import hits, load_items
+from clbench.audit.models import load_base, load_tuned
+from clbench.core.errors import ClbenchError, ModelError
 from clbench.models.checkpoint import load_backbone, load_tokenizer
 from clbench.models.locate import model_identity
 from faults.spoil import RUN, any_input, one_of, spoil, spoil_file
@@ -146,6 +149,26 @@ CHANGES = (
     _exchange,
     lambda draw, m: spoil_file(draw, m / one_of(draw, *PARTS)),
 )
+
+
+@any_input
+def test_any_tuned_model(judge: Judge, data: st.DataObject) -> None:
+    model = judge.fresh() / "model"
+    tuned = Path(shutil.copytree(model, judge.folder / "tuned"))
+    one_of(data.draw, *CHANGES, _swell)(data.draw, tuned)
+    judge.tried += 1
+    (items,) = load_items(["synthetic/sentiment"], data=None, rows=50)
+    with suppress(ClbenchError):  # one line; anything else is a fault
+        second = load_tuned(str(tuned), load_base(str(model)))
+        hits(second, items, "features", torch.device("cpu"))
+
+
+def _swell(draw: Any, model: Path) -> str:
+    """Multiply all weights, which stay finite; what they compute may not."""
+    path = model / "model.safetensors"
+    factor = draw(st.sampled_from([1e10, 1e20, 1e30, -1.0, 0.0]))
+    save_file({n: v * factor for n, v in load_file(path).items()}, path, metadata={"format": "pt"})
+    return f"all weights times {factor}"
 
 
 @any_input

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.checkpoints import make_generator
 
-from clbench.fisher.losses import BLOCK, Outputs
+from clbench.fisher.losses import BLOCK, Outputs, causal_lm
 
 
 @pytest.mark.parametrize("size", [3, BLOCK, 2 * BLOCK + 88])
@@ -26,3 +27,15 @@ def test_labels_are_drawn_as_often_as_the_model_says(size: int) -> None:
     squares = ((counts - expected)[often].square() / expected[often]).sum()
     freedom = int(often.sum())
     assert squares < freedom + 4 * (2 * freedom) ** 0.5  # chi-square: mean, deviation
+
+
+@pytest.mark.parametrize("name", ["opt", "llama"])
+def test_logits_are_taken_where_tokens_are_predicted_if_a_body_is_not_called(name: str) -> None:
+    model = make_generator(name)
+    ids = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    with torch.no_grad():
+        outputs = causal_lm(model, {"input_ids": ids, "attention_mask": mask})
+        plain = model(input_ids=ids, attention_mask=mask).logits
+    torch.testing.assert_close(outputs.logits, plain[:, :3])
+    assert outputs.labels.tolist() == [[6, 7, 8], [10, 11, 0]]

@@ -267,23 +267,26 @@ def test_the_trainer_logs_its_loss_at_scored_steps_too(tmp_path: Path) -> None:
 class Spoiler(TrainerCallback):
     """Makes the weights unusable at a step."""
 
-    def __init__(self, step: int) -> None:
-        self._step = step
+    def __init__(self, step: int, value: float) -> None:
+        self._step, self._value = step, value
 
     def on_step_begin(self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any) -> None:
         if state.global_step == self._step:
-            next(model.parameters()).data.fill_(float("nan"))
+            for value in model.parameters():
+                value.data.mul_(self._value)
 
 
-@pytest.mark.parametrize("tasks", [[TASK], []])
-def test_weights_that_are_not_finite_are_below_every_limit(
-    tmp_path: Path, tasks: list[str]
+@pytest.mark.parametrize(
+    ("tasks", "value"), [([TASK], float("nan")), ([], float("nan")), ([TASK], 1e25)]
+)
+def test_a_model_that_is_not_finite_is_below_every_limit(
+    tmp_path: Path, tasks: list[str], value: float
 ) -> None:
     limits = {"language": -50.0}
     callback = ForgettingCallback(
         tasks, every=2, rows=100, texts=40, budget=1.0, limits=limits, action="restore"
     )
-    trainer = make_trainer(tmp_path, Spoiler(3), callback)
+    trainer = make_trainer(tmp_path, Spoiler(3, value), callback)
     with pytest.warns(UserWarning, match="language \\+nan.*restores the weights of step 2"):
         trainer.train()
     assert steps(callback) == [0, 2, 4]

@@ -244,6 +244,18 @@ def test_a_chat_template_that_cannot_be_used_is_refused(
     assert "\n" not in str(caught.value)
 
 
+def test_prompts_are_the_same_every_day_and_every_time() -> None:
+    tokenizer = make_tokenizer(chat=True)
+    tokenizer.chat_template = '{{ strftime_now("%d %b %Y") }} {{ range(10**4) | random }} ' + CHAT
+    rows = rows_of(["bright", "dull"], [1, 0])
+    one, two = (
+        PromptEncoder(tokenizer, 60, chat=True).encode(task(rows), rows, to_train=True)
+        for _ in range(2)
+    )
+    assert one.ids.tolist() == two.ids.tolist()
+    assert tokenizer.decode(one.ids[:11]) == "26 Jul 2024"
+
+
 def test_a_chat_template_is_judged_by_the_rows_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

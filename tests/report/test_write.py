@@ -230,6 +230,17 @@ def test_a_finished_run_is_loaded_and_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("file", ["index.html", "audit.json"])
+def test_pages_that_are_no_reports_are_kept(tmp_path: Path, file: str, no_figures: None) -> None:
+    folder = make_run(tmp_path / "run")
+    out = write_report([folder], tmp_path / "out", formats=[]).page.parent
+    write_report([folder], out, formats=[])  # it replaces its own
+    (out / file).write_text("mine")
+    with pytest.raises(RunFolderError, match="has a page of another kind"):
+        write_report([folder], out, formats=[])
+    assert (out / file).read_text() == "mine"
+
+
 def test_published_results_are_shown_with_their_source(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", name="paper-dataset-shift")
     store = Store(folder)

@@ -51,6 +51,12 @@ def test_equal_lists_of_classes_are_one(growing: bool, seen: list[int | None]) -
         assert names == [original.labels[number] for number in original.train.labels]
 
 
+def test_a_class_that_gets_its_task_in_front_has_a_name_of_its_own() -> None:
+    tasks = [task("news", ("Sports", "World")), task("yahoo", ("Sports", "news: Sports"))]
+    with pytest.raises(ShiftError, match=r"would be named 'news: Sports'\. Rename one"):
+        share_head(tasks, growing=False)
+
+
 def test_only_a_shared_head_grows() -> None:
     with pytest.raises(ShiftError, match="only a shared head can grow"):
         build(growing=True)

@@ -19,6 +19,13 @@ def test_texts_are_put_in_as_they_are() -> None:
     assert template.render(odd) == f"{{a}} {odd[0]} | {{premise}}"
 
 
+@pytest.mark.parametrize("columns", [("text2", "text"), ("text", "text2")])
+def test_columns_with_the_names_of_fields_are_meant_by_them(columns: tuple[str, str]) -> None:
+    assert Template("{text2} {text}", columns=columns).render(columns) == "text2 text"
+    choices = ("question", "choice2", "choice1")
+    assert Template("{choice1} {choice2}", columns=choices).render(choices) == "choice1 choice2"
+
+
 def test_an_answer_is_the_class_in_words_unless_given() -> None:
     template = Template("{text}", {"pos": "good"})
     assert template.answer("pos") == "good"
