@@ -10,7 +10,8 @@ from typing import Any, Self, TypeVar
 
 from clbench.core import errors
 from clbench.core.files import digest, user_path
-from clbench.models.locate import declared_pooling, display_name, model_identity
+from clbench.models.locate import display_name, model_identity
+from clbench.models.pooling import declared_pooling
 from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
 from clbench.suite.options import RunOptions
