@@ -105,7 +105,9 @@ def test_a_cell_that_is_missing_in_an_archive_is_named(tmp_path: Path) -> None:
     (folder / f"cells/{key}.json").unlink()
     pack(folder)
     assert Store(folder).read().missing == [key]
-    with pytest.warns(UserWarning, match=f"was made from cells that are missing: {key}. Restore them"):
+    with pytest.warns(
+        UserWarning, match=f"was made from cells that are missing: {key}. Restore them"
+    ):
         assert str(load_run(folder)) == f"Run('{folder}': {len(run.cells) - 1} cells, 1 failed)"
 
 

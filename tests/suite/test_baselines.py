@@ -61,7 +61,7 @@ def test_errors_of_a_file_are_reported_together() -> None:
     assert error("") == "b.toml: method: is missing."
     cost = 'method = "ewc"\n[cost]\ntrials = 3\nepochs = 3\nseconds = '
     for seconds in ("1e13", "1e300", "-1.0"):
-        assert error(cost + seconds).startswith("b.toml: [cost] seconds: must be ")
+        assert error(cost + seconds).startswith("b.toml: line 5, column 1: [cost] seconds: must ")
 
 
 def test_a_bare_method_has_its_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
