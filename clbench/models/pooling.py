@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from clbench.core.errors import ModelError, join_names
+from clbench.core.errors import ModelError
 from clbench.core.files import read_file
 from clbench.models.locate import model_file
 
@@ -28,12 +28,13 @@ def declared_pooling(name: str, revision: str | None = None) -> str | None:
         modules after it, or a file is wrong.
     """
     remedy = "Set pooling in [protocol] to first, last or mean"
-    if unread := unread_modules(name, revision):
+    modules = _modules(name, revision)
+    if unread := _unread(modules):
         raise ModelError(
             f"model {name!r}: {unread} after its transformer, in modules.json, are not read. "
             f"{remedy}, to use the model without them."
         )
-    for kind, path in _modules(name, revision):
+    for kind, path in modules:
         if kind == "Pooling":
             settings = _read(name, revision, f"{path}/config.json")
             flags = [key for key, on in settings.items() if key.startswith(MODE) and on is True]
@@ -51,8 +52,11 @@ def declared_pooling(name: str, revision: str | None = None) -> str | None:
 
 def unread_modules(name: str, revision: str | None = None) -> str:
     """Return the modules of sentence-transformers that clbench does not read, such as ``Dense``."""
-    unread = [kind for kind, _ in _modules(name, revision) if kind not in READ]
-    return join_names(unread) if unread else ""
+    return _unread(_modules(name, revision))
+
+
+def _unread(modules: list[tuple[str, str]]) -> str:
+    return ", ".join(kind for kind, _ in modules if kind not in READ)
 
 
 def _modules(name: str, revision: str | None) -> list[tuple[str, str]]:
