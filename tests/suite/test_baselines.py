@@ -56,7 +56,7 @@ def test_errors_of_a_file_are_reported_together() -> None:
     assert "setings: unknown key. Did you mean 'settings'?" in message
     assert "name: 'reference' with a number is reserved" in message
     message = error('method = "vanila"\n[sources]\nlr = "x"\n')
-    assert "method: there is no method 'vanila'. Did you mean 'vanilla'?" in message
+    assert "method: there is no method 'vanila'. Did you mean 'vanilla'" in message
     assert "[sources] lr: is not in [settings]." in message
     assert error("") == "b.toml: method: is missing."
     cost = 'method = "ewc"\n[cost]\ntrials = 3\nepochs = 3\nseconds = '
