@@ -26,7 +26,8 @@ from transformers import AutoModel
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.classifier import Classifier, build_classifier
 from clbench.models.encoding import encode, vocabulary_of
-from clbench.models.locate import declared_pooling, local_folder
+from clbench.models.locate import local_folder
+from clbench.models.pooling import declared_pooling
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import IntArray
 from clbench.training.batches import TaskData

@@ -193,7 +193,7 @@ def test_the_arguments_are_those_of_the_options() -> None:
         ("corpus", "nowhere.txt", "{corpus} 'nowhere.txt': there is no such file"),
         ("device", "tpu", "{device} 'tpu': must be auto"),
         ("subset", "seed", "Set {limit} (key"),
-        ("workers", 0, "{workers} 0: must be 1 or more"),
+        ("workers", 0, "{workers}: must be greater than or equal to 1, got 0"),
         ("gpus", 0.5, "{gpus}: divides GPUs among workers. Also give {workers} or {address}."),
     ],
 )

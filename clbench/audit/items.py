@@ -119,7 +119,7 @@ class Items:
 
 def check_count(name: str, value: object, least: int = 0) -> None:
     """Raise a SettingsError unless a setting is a whole number of `least` or more, of 64 bits."""
-    if not isinstance(value, Integral) or not least <= value < 2**63:
+    if not isinstance(value, Integral) or not least <= int(value) < 2**63:
         raise SettingsError(f"{named(name, value)}: must be {least} or more, below 2⁶³.")
 
 

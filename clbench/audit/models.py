@@ -22,6 +22,7 @@ from clbench.core.files import digest
 from clbench.core.limits import bounded
 from clbench.models import checkpoint, locate
 from clbench.models.families import family_of
+from clbench.models.pooling import unread_modules
 from clbench.tasks.spec import label_name
 
 HeadKind = Literal["classes", "language"]
@@ -188,6 +189,8 @@ def _load(
         model, head, lacking = language.model, "language", [*language.missing]
     if head is not None and not lacking:
         return AuditedModel(name, checkpoint.checked(model, folder, name), tokenizer, head, notes)
+    if unread := unread_modules(name):
+        notes = (*notes, f"{name}: {unread} in modules.json are not read.")
     if lacking:
         notes = (*notes, f"{name}: its head lacks {lacking[0]} and is not used.")
     return AuditedModel(name, checkpoint.load_backbone(name), tokenizer, None, notes)

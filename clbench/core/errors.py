@@ -122,8 +122,6 @@ TYPES = {
 }  # fmt: skip
 
 
-MOST_ERRORS = 8
-"""Errors of a file that a message lists."""
 LONGEST = 2_000
 """Characters of a text from outside, such as the message of an error, that are shown."""
 
@@ -214,18 +212,6 @@ def in_words(text: str) -> str:
 def sentence(text: str) -> str:
     """Return a text with a full stop, unless it ends with one or a question mark."""
     return text if text.endswith((".", "?")) else f"{text}."
-
-
-def raise_errors(path: Path, errors: Sequence[str]) -> None:
-    """Raise one SuiteError with all errors of a file, numbered if several; none raises nothing."""
-    sentences = [sentence(text) for text in errors]
-    if len(sentences) == 1:
-        raise SuiteError(f"{display_path(path)}: {sentences[0]}")
-    if sentences:
-        listed = " ".join(f"({n}) {text}" for n, text in enumerate(sentences[:MOST_ERRORS], 1))
-        rest = len(sentences) - MOST_ERRORS
-        more = f" And {rest} more." if rest > 0 else ""
-        raise SuiteError(f"{display_path(path)}: {len(sentences)} errors: {listed}{more}")
 
 
 def display_path(path: Path) -> str:

@@ -31,9 +31,6 @@ HUB_FILES = ["*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja", "*.s
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
-POOLINGS = {"cls": "first", "first": "first", "last": "last", "lasttoken": "last", "mean": "mean"}
-"""Our name of a pooling by that of sentence-transformers or of a configuration."""
-MODE = "pooling_mode_"
 WEIGHT = re.compile(r"weight$|(?<!attn)(?<!attention)\.bias$")
 """Names of weights, but not those of attention masks in old checkpoints."""
 
@@ -174,44 +171,6 @@ def model_identity(name: str, revision: str | None = None) -> dict[str, Any]:
     return {"files": {path.relative_to(folder).as_posix(): digest for path, digest in digests}}
 
 
-def declared_pooling(name: str, revision: str | None = None) -> str | None:
-    """Return the pooling that a checkpoint declares: ``first``, ``last`` or ``mean``, else None.
-
-    That is the module ``Pooling`` of a checkpoint of sentence-transformers, else the key
-    ``classifier_pooling`` (as in ModernBERT) or ``summary_type`` (as in XLNet) of ``config.json``.
-
-    Raises
-    ------
-    ModelError
-        If sentence-transformers would pool in a way that clbench does not have, or a file is wrong.
-    """
-    folder = resolve(name, revision)
-
-    def read(file: str) -> Any:
-        path = _hub_file(name, revision, file) if folder is None else folder / file
-        if path is None or not path.is_file():
-            return {}
-        try:
-            return json.loads(read_file(path))
-        except (OSError, ValueError) as error:
-            raise ModelError(f"model {name!r}: {path} cannot be read: {error}") from error
-
-    for module in read("modules.json"):
-        if isinstance(module, dict) and str(module.get("type")).endswith(".Pooling"):
-            settings = read(f"{module.get('path')}/config.json")
-            flags = [key for key, on in settings.items() if key.startswith(MODE) and on is True]
-            names = [re.sub(rf"^{MODE}|_tokens?$", "", flag) for flag in flags]
-            mode = str(settings.get("pooling_mode") or "+".join(names))
-            if mode not in POOLINGS:
-                raise ModelError(
-                    f"model {name!r}: it declares the pooling {mode!r}, which clbench does not "
-                    "have. Set pooling in [protocol] to first, last or mean."
-                )
-            return POOLINGS[mode]
-    config = read("config.json")
-    return POOLINGS.get(str(config.get("classifier_pooling") or config.get("summary_type")))
-
-
 def _digest(path: Path) -> str:
     """Return the content digest of `path`, cached by what the system tells of it.
 
@@ -242,8 +201,11 @@ def _hub_folder(name: str, revision: str | None) -> Path:
     return Path(path).parent
 
 
-def _hub_file(name: str, revision: str | None, file: str) -> Path | None:
-    """Return a file of a hub model; None if it has none, or neither cache nor hub can tell."""
+def model_file(name: str, revision: str | None, file: str) -> Path | None:
+    """Return a file of a model; None if it has none, or neither cache nor hub can tell."""
+    folder = resolve(name, revision)
+    if folder is not None:
+        return folder / file if (folder / file).is_file() else None
     from huggingface_hub import errors, hf_hub_download
 
     commit = _hub_folder(name, revision).name

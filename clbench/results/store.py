@@ -63,8 +63,8 @@ class Cells:
             lines.append(f"And {count(rest, 'more file')} like these.")
         if lost := [key for key in self.missing if key not in rerun]:
             lines.append(
-                f"scores.csv was made from cells that are missing: {join_names(lost)}. Restore them, run "
-                "the suite again, or delete the table if you have removed them."
+                f"scores.csv was made from cells that are missing: {join_names(lost)}. Restore "
+                "them, run the suite again, or delete the table if you have removed them."
             )
         return lines
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
+
 from clbench.core.errors import SettingsError, error_text, named, sentence
 from clbench.core.options import check_types, described, where
 
@@ -56,6 +58,7 @@ class Resources:
 
     workers: Annotated[
         int | None,
+        Field(ge=1, le=MOST),
         where(
             "Worker processes, each with one cell (of a search: trial) at a time.",
             "N",
@@ -70,6 +73,7 @@ class Resources:
     ] = None
     threads: Annotated[
         int | None,
+        Field(ge=1, le=MOST),
         where(
             "CPU threads of each worker. On a CPU, the last digits of scores depend on it.",
             "N",
@@ -83,11 +87,6 @@ class Resources:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name, value in (("workers", self.workers), ("threads", self.threads)):
-            if value is not None and value < 1:
-                raise SettingsError(f"{named(name)} {value}: must be 1 or more.")
-            if value is not None and value > MOST:
-                raise SettingsError(f"{named(name)}: must be {MOST} or fewer.")
         if self.address is not None and not self.address.strip():
             raise SettingsError(
                 f"{named('address')}: is empty. Give auto, host:port or ray://host:port, or leave "

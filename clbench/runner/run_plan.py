@@ -22,6 +22,7 @@ from clbench.core.user_code import GlobalState
 from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import METHODS
 from clbench.models.locate import display_name
+from clbench.models.pooling import unread_modules
 from clbench.results.cell import CellResult, plain
 from clbench.results.score_tables import scores_frame, to_csv
 from clbench.results.scores import scores_of
@@ -73,6 +74,9 @@ def run_plan(state: RunState, listener: Listener, executor: "Executor") -> list[
         _prepare_all(preparer, plan, state.pending, listener)
         for text in state.put_aside(store):
             listener.note(text)
+        model = plan.protocol.model, plan.protocol.revision
+        if not plan.protocol.is_language_model and (unread := unread_modules(*model)):
+            listener.note(f"{model[0]}: {unread} in modules.json are not read.")
         if plan.keep_stages and plan.protocol.trim_embeddings:
             listener.note(TRIMMED)
         store.write_suite(plan.resolved())

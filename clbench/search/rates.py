@@ -167,7 +167,6 @@ class Combination:
 
     rates: tuple[float, ...]  # geometric mean over the pairs, from the embeddings to the head
     within: tuple[tuple[float, ...], ...]  # weighted mean of each pair
-    best: tuple[Trial, ...]  # best trial of each pair
 
 
 def combine(pairs: Sequence[Sequence[Trial]], b: float = BASE) -> Combination:
@@ -204,7 +203,7 @@ def combine(pairs: Sequence[Sequence[Trial]], b: float = BASE) -> Combination:
         _geometric_mean([trial.rates for trial in trials], weights[: len(trials)])
         for trials in ranked
     )
-    return Combination(_geometric_mean(within), within, tuple(trials[0] for trials in ranked))
+    return Combination(_geometric_mean(within), within)
 
 
 def read_log(path: str | Path) -> list[Trial]:

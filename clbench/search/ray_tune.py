@@ -15,7 +15,7 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from ray.tune.search import hyperopt
 
-from clbench.core.errors import count, explain
+from clbench.core.errors import explain
 from clbench.core.seeds import stream_seed
 from clbench.measure.rows import PreparedScenario
 from clbench.methods.by_depth import Layerwise
@@ -238,7 +238,8 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
             changes["p_o"], changes["p_s"] = epoch.scores
             changes |= {"status": "complete", "finished": _now()}
         elif result.get("done"):
-            reason = self._stop_reason(trial, epoch)
+            when = f"after epoch {epoch.epoch} of {self.epochs[1]} on D_s"
+            reason = f"reward {epoch.reward:.4f} {when} is not among the best of earlier trials"
             changes |= {"status": "stopped", "reason": reason, "finished": _now()}
         self._succeeded = self._succeeded or "status" in changes
         self._update(trial, record.model_copy(update=changes))
@@ -274,21 +275,6 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
         self.failures.append(reason)
         changes = {"status": "failed", "reason": reason, "seconds": seconds, "finished": _now()}
         self._update(trial, self._records[trial.trial_id].model_copy(update=changes))
-
-    def _stop_reason(self, trial: Any, epoch: EpochRecord) -> str:
-        """Return the comparison by which `AsyncHyperBandScheduler` stops a trial."""
-        others = [record for key, record in self._records.items() if key != trial.trial_id]
-        rewards = [
-            other.reward
-            for record in (*others, *self.ended)
-            for other in record.epochs
-            if (other.stage, other.epoch) == (epoch.stage, epoch.epoch)
-        ]
-        cutoff = np.percentile(rewards, 100.0 * (1.0 - 1.0 / self.settings.reduction))
-        return (
-            f"reward {epoch.reward:.4f} after epoch {epoch.epoch} of {self.epochs[1]} on D_s is "
-            f"below the cutoff {cutoff:.4f} of {count(len(rewards), 'earlier trial')}"
-        )
 
     def _update(self, trial: Any, record: TrialRecord) -> None:
         self._records[trial.trial_id] = record

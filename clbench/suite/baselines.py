@@ -16,7 +16,7 @@ from clbench.core.files import user_path
 from clbench.core.registry import Amount, Count, check_name
 from clbench.methods.base import METHODS, Method
 from clbench.suite.plugins import source_digest
-from clbench.suite.read import check_file, is_path, packaged_files, read_toml
+from clbench.suite.read import check_file, is_path, packaged_files, raise_errors, read_toml
 from clbench.suite.schema import Name, VariantTable
 
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -279,7 +279,7 @@ def _read_file(path: Path) -> Baseline:
     if not is_known:
         hint = errors.did_you_mean(file.method, METHODS, LIST)
         problems.append(f"method: there is no method {file.method!r}.{hint}")
-    errors.raise_errors(path, problems)
+    raise_errors(path, problems)
     return baseline
 
 
@@ -297,7 +297,7 @@ def check_sweep(baseline: Baseline) -> None:
                 except errors.SettingsError as error:
                     problems.append(f"[sweep] {errors.quote_key(key)} {_toml(value)}: {error}")
                     break
-        errors.raise_errors(baseline.path, problems)
+        raise_errors(baseline.path, problems)
 
 
 def _toml(value: Any) -> str:

@@ -10,12 +10,13 @@ from typing import Any, Self, TypeVar
 
 from clbench.core import errors
 from clbench.core.files import digest, user_path
-from clbench.models.locate import declared_pooling, display_name, model_identity
+from clbench.models.locate import display_name, model_identity
+from clbench.models.pooling import declared_pooling
 from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import Plugin, load_plugins, source_digest
-from clbench.suite.read import Suite
+from clbench.suite.read import Suite, raise_errors
 from clbench.suite.schema import Question, ScenarioSpec
 from clbench.suite.scores import SCORE
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
@@ -164,7 +165,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     problems = unknown_names(suite, scenarios)
     baselines = _baselines(suite, options, problems)
     references = suite.file.references if options.references is None else options.references
-    errors.raise_errors(suite.path, problems)
+    raise_errors(suite.path, problems)
     _check_scores(suite, protocol, references)
     _check_question(suite, options, baselines, scenarios)
     if references:
@@ -242,7 +243,7 @@ def _check_question(
     if is_needed and not asked and not problems:
         methods = errors.join_names(names)
         problems.append(f"compares no method with {question.reference!r}. Methods: {methods}")
-    errors.raise_errors(suite.path, [f"[question] {error}" for error in problems])
+    raise_errors(suite.path, [f"[question] {error}" for error in problems])
 
 
 def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> None:

@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +20,12 @@ from clbench.suite.schema import SuiteFile, derived_name
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
+MOST_ERRORS = 8
+"""Errors of a file that a message lists."""
+HEADER = re.compile(r"""\[\[?[\w."' -]+\]\]?$""")
+"""The header of a table."""
+PLACE = re.compile(r"""(?:\[\[(\w+)\]\] (\d+)(?: '[^']*')?|\[([^]]+)\])? ?("[^"]*"|[\w-]*)""")
+"""Table and key at the begin of an error."""
 SCENARIO_KEYS = ("name", "shift", "note")
 """Keys of a ``[[scenario]]`` table that are not settings of its shift."""
 
@@ -76,7 +84,7 @@ def read_suite(name_or_path: str | Path, plugins: Iterable[str | Path] = ()) -> 
         data["scenario"] = [
             _scenario(_with_partition(one, path))
             for number, table in enumerate(data["scenario"], 1)
-            for one in _orders(table, f"{errors.display_path(path)}: [[scenario]] {number} orders")
+            for one in _orders(table, path, f"[[scenario]] {number} orders")
         ]
     return Suite(path, check_file(path, data, SuiteFile, _duplicates(data)))
 
@@ -153,7 +161,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             problems.append(f"{key}: must be a finite number, got {value}")
         elif not isinstance(value, str | int | float):
             problems.append(f"{key}: must not be a date or time; put {value} in quotes")
-    errors.raise_errors(path, problems)
+    raise_errors(path, problems)
     return data
 
 
@@ -169,10 +177,50 @@ def check_file(
         # for a number.
         file = model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        errors.raise_errors(path, [*errors.describe_errors(error, data, model=model), *problems])
+        raise_errors(path, [*errors.describe_errors(error, data, model=model), *problems])
         raise
-    errors.raise_errors(path, [*problems])
+    raise_errors(path, [*problems])
     return file
+
+
+def raise_errors(path: Path, problems: Iterable[str]) -> None:
+    """Raise one SuiteError with all errors of a file, if any, numbered if there are several.
+
+    Each begins with line and column of its key or table, where that is not ambiguous.
+    """
+    if not (texts := [errors.sentence(text) for text in problems]):
+        return
+    with suppress(OSError, ValueError):
+        lines = read_file(path).decode("utf-8-sig").splitlines()
+        texts = [f"{_place(text, lines)}{text}" for text in texts]
+    listed = texts[0]
+    if len(texts) > 1:
+        listed = " ".join(f"({n}) {text}" for n, text in enumerate(texts[:MOST_ERRORS], 1))
+        more = f" And {len(texts) - MOST_ERRORS} more." if len(texts) > MOST_ERRORS else ""
+        listed = f"{len(texts)} errors: {listed}{more}"
+    raise errors.SuiteError(f"{errors.display_path(path)}: {listed}")
+
+
+def _place(problem: str, lines: Sequence[str]) -> str:
+    """Return ``line 3, column 1: `` for the key, or else the table, that an error begins with."""
+    array, number, table, key = PLACE.match(problem).groups()  # type: ignore[union-attr]
+    texts = [line.partition("#")[0].strip() for line in lines]
+    if array == "scenario" and any("orders" in text for text in texts):
+        return ""  # each order is a scenario of its own, so numbers are not those of the file
+    if table and f"[{table}]" not in texts:  # an inline table
+        table, _, key = table.rpartition(".")
+    header = f"[[{array}]]" if array else f"[{table}]"
+    places = [n for n, text in enumerate(texts) if text == header] if array or table else [-1]
+    places = places[int(number) - 1 : int(number)] if array else places
+    if len(places) == 1:
+        rest = range(places[0] + 1, len(lines))
+        section = takewhile(lambda n: not HEADER.match(texts[n]), rest)
+        found = [n for n in section if re.match(rf"{re.escape(key)}\s*[=.]", texts[n])]
+        place = found[0] if key and len(found) == 1 else places[0]
+        if place >= 0:
+            column = len(lines[place]) - len(lines[place].lstrip()) + 1
+            return f"line {place + 1}, column {column}: "
+    return ""
 
 
 def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Sequence[Any], Any]]:
@@ -184,7 +232,7 @@ def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Sequ
         yield path, value
 
 
-def _orders(table: Any, where: str) -> list[Any]:
+def _orders(table: Any, suite: Path, where: str) -> list[Any]:
     """Return a ``[[scenario]]`` table for each of the `orders` of a sequence, or the table itself.
 
     Raises a SuiteError for unusable orders; `where` begins its message.
@@ -206,8 +254,7 @@ def _orders(table: Any, where: str) -> list[Any]:
         )
     elif equal := [pair for pair in combinations(orders, 2) if orders[pair[0]] == orders[pair[1]]]:
         problem = f"{equal[0][0]!r} and {equal[0][1]!r} are equal. Keep one of them."
-    if problem:
-        raise errors.SuiteError(f"{where}: {problem}")
+    raise_errors(suite, [f"{where}: {problem}"] * bool(problem))
     rest = {key: value for key, value in table.items() if key != "orders"}
     name = rest.get("name") or rest.get("shift")
     return [
@@ -223,15 +270,15 @@ def _with_partition(table: Any, suite: Path) -> Any:
         return table
     packaged = packaged_files("scenarios/partitions")
     if "classes" in table:
-        errors.raise_errors(suite, ["give either partition or classes, not both"])
+        raise_errors(suite, ["give either partition or classes, not both"])
     if name not in packaged and not is_path(name):
         hint = errors.did_you_mean(name, packaged)
-        errors.raise_errors(suite, [f"there is no partition {name!r}.{hint} Or give a .toml file."])
+        raise_errors(suite, [f"there is no partition {name!r}.{hint} Or give a .toml file."])
     path = packaged.get(name) or user_path(name, "partition", suite.parent).resolve()
     classes = read_toml(path)
     if set(classes) == {"classes"} and isinstance(classes["classes"], dict):
         classes = classes["classes"]
-    errors.raise_errors(
+    raise_errors(
         path,
         [
             f'{step}: must be a list of class names, such as kitchen = ["recipe", "calories"]'
@@ -241,7 +288,7 @@ def _with_partition(table: Any, suite: Path) -> Any:
         ],
     )
     if len(classes) < 2:
-        errors.raise_errors(path, ["must name the classes of two steps or more"])
+        raise_errors(path, ["must name the classes of two steps or more"])
     return {**table, "classes": classes}
 
 

@@ -14,7 +14,7 @@ from clbench.methods.base import METHODS, at_rate
 from clbench.shifts.base import SHIFTS
 from clbench.shifts.scenario import Scenario
 from clbench.suite.baselines import Baseline, check_sweep
-from clbench.suite.read import Suite
+from clbench.suite.read import Suite, raise_errors
 from clbench.suite.schema import Question, ScenarioSpec
 from clbench.tasks.metrics import METRICS
 from clbench.tasks.registry import TASKS, score_metrics
@@ -70,7 +70,7 @@ def check_shifts(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> None:
         shift = SHIFTS.get(scenario.shift)
         with user_code(f"shift {scenario.shift!r}"):
             problems += _settings_errors(shift, scenario.settings, _location(suite, scenario))
-    errors.raise_errors(suite.path, problems)
+    raise_errors(suite.path, problems)
 
 
 def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
@@ -84,7 +84,7 @@ def check_methods(baselines: Iterable[Baseline], protocol: Protocol) -> None:
         with user_code(f"method {baseline.method!r}"):
             problems = _settings_errors(kind, baseline.settings, baseline.table)
         if baseline.path is not None:
-            errors.raise_errors(baseline.path, problems)
+            raise_errors(baseline.path, problems)
         elif problems:
             raise errors.SettingsError(
                 f"method {baseline.method!r}: {'; '.join(problems).rstrip('.')}."

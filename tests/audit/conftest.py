@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -12,6 +12,16 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 from clbench.models.locate import TINY
 
 Change = Callable[[torch.nn.Module], None]
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _short() -> Iterator[None]:
+    """Fit missing heads, and choose mixtures, on less than users get."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clbench.audit.items.HEAD_TEXTS", 64)
+        patch.setattr("clbench.audit.items.HEAD_STEPS", 8)
+        patch.setattr("clbench.audit.mend.SWEEP_ROWS", 80)
+        yield
 
 
 @pytest.fixture(scope="session")

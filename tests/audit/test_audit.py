@@ -31,7 +31,7 @@ from clbench.models.locate import TINY, TINY_GPT
 from clbench.tasks.task import Rows
 
 Copy = Callable[..., str]
-QUICK: Any = {"tasks": ["synthetic/sentiment"], "rows": 200}
+QUICK: Any = {"tasks": ["synthetic/sentiment"], "rows": 200, "texts": 60}
 
 
 def items_of(name: str = "synthetic/sentiment", count: int = 200) -> Items:
@@ -49,11 +49,12 @@ def shuffle_layer(model: Any) -> None:
 
 @pytest.fixture(scope="module")
 def damaged(copy: Copy) -> Audit:
-    return audit("tiny", [copy(shuffle_layer)], localise=True, rows=300)
+    tasks = ["synthetic/sentiment", "synthetic/acceptability"]
+    return audit("tiny", [copy(shuffle_layer)], tasks=tasks, rows=300, texts=100, localise=True)
 
 
 def test_a_model_audited_against_itself_has_kept_everything(copy: Copy, tmp_path: Path) -> None:
-    found = audit("tiny", [copy()], rows=100)
+    found = audit("tiny", [copy()], **QUICK)
     (model,) = found.models
     assert model.comparison.word == "kept"
     assert headline(model, "tiny") == f"{model.name} has the same weights as tiny"
@@ -229,7 +230,7 @@ def test_the_program_fails_if_asked_to(
     copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["audit", "tiny", copy(shuffle_layer), "--tasks", "synthetic/sentiment"]
-    words += ["--rows", "100", "--out", str(tmp_path / "audit")]
+    words += ["--rows", "100", "--texts", "60", "--out", str(tmp_path / "audit")]
     assert main([*words, "--fail-if", "language:-0.1", "--require", "features:kept"]) == 1
     shown = capsys.readouterr()
     assert re.search(r"forgot +language +-", shown.out)
@@ -273,7 +274,7 @@ def test_a_gate_without_anything_to_check_does_not_pass(
     copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["audit", "tiny", copy(), "--tasks", "synthetic/sentiment", "--rows", "100"]
-    words += ["--out", str(tmp_path / "audit")]
+    words += ["--texts", "40", "--out", str(tmp_path / "audit")]
     assert main([*words, "--fail-if", "behaviour:-0.1"]) == 3
     last = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch("error: behaviour of .* was not measured, so no gate can check it.", last)
@@ -286,7 +287,7 @@ def test_every_audit_has_its_own_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     one, two = copy(), copy(shuffle_layer)
-    options = ["--tasks", "synthetic/sentiment", "--rows", "60"]
+    options = ["--tasks", "synthetic/sentiment", "--rows", "60", "--texts", "40"]
     for tuned in (one, one, two):
         assert main(["audit", "tiny", tuned, *options]) == 0
     pages = [re.search("Page: (.*) \\(", line) for line in capsys.readouterr().out.splitlines()]
@@ -325,7 +326,7 @@ def test_heads_of_different_kinds_are_not_compared(copy: Copy, tmp_path: Path) -
     assert [task.part for task in model.comparison.tasks] == ["features"]
     assert any("the other a language-model head" in note for note in model.notes)
     one, two = copy(classes=("a", "b")), copy(classes=("a", "b"))
-    notes = audit(one, [two], tasks=["synthetic/sentiment"], rows=100).models[0].notes
+    notes = audit(one, [two], **QUICK).models[0].notes
     assert "no task has the classes of both heads (a, b and a, b)" in notes[0]
     assert "synthetic/sentiment: negative, positive" in notes[0]
 
@@ -422,7 +423,7 @@ def test_a_closed_stdout_is_no_fault_of_the_model(
         closed = (tmp_path / "out").open("w")
         closed.close()
         patch.setattr(sys, "stdout", closed)
-        found = audit("tiny", ["tiny"], tasks=["synthetic/sentiment"], rows=60)
+        found = audit("tiny", ["tiny"], tasks=["synthetic/sentiment"], rows=60, texts=40)
         assert write_audit(found, tmp_path / "audit").exists()
 
 

@@ -47,7 +47,10 @@ Call = Callable[..., tuple[int, str, str]]
         (["run", "mine.toml", "--out", "one.csv", "--dry-run"], ["one.csv is a file"]),
         (["run", "mine.toml", "--out", "x" * 300], ["--out 'xxx", "File name too long"]),
         (["report", "x" * 300], ["xxx…: File name too long. Check the path."]),
-        (["run", "mine.toml", "--threads", "9" * 12], ["--threads: must be 4096 or fewer"]),
+        (
+            ["run", "mine.toml", "--threads", "9" * 12],
+            ["--threads: must be less than or equal to 4096"],
+        ),
         (["run", "mine.toml", "--limit", "9" * 12], ["--limit: must be less than or equal to 10"]),
         (["run", "mine.toml", "--model", "./\x1b[31m"], ["./\\x1b[31m"]),
         (["run", "nosuch" * 1000], ["suite 'nosuch", "File name too long"]),

@@ -65,7 +65,10 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
         ),
         (["search", "quick", "--searcher", "grid"], "--searcher 'grid' is unknown"),
         (["search", "quick", "--scheduler", "pbt"], "--scheduler 'pbt' is unknown"),
-        (["search", "quick", "--workers", "0"], "--workers 0: must be 1 or more"),
+        (
+            ["search", "quick", "--workers", "0"],
+            "--workers: must be greater than or equal to 1, got 0",
+        ),
         (["search", "quick", "--trials", "0"], "--trials: must be greater than 0, got 0"),
         (["search", "quick", "--time-limit", "x"], "--time-limit 'x'"),
         (["search"], "SUITE"),

@@ -7,14 +7,12 @@ import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from clbench.core.errors import (
-    SuiteError,
     count,
     describe_errors,
     describe_missing,
     describe_path,
     describe_type,
     did_you_mean,
-    raise_errors,
 )
 
 
@@ -72,14 +70,6 @@ def test_paths_are_written_as_in_a_toml_file() -> None:
     assert describe_path(("seeds", 1), {"seeds": [0]}) == "seeds item 2"
 
 
-def test_errors_of_a_file_are_raised_together(tmp_path: Path) -> None:
-    raise_errors(tmp_path, [])
-    with pytest.raises(SuiteError, match=r": a: is missing\.$"):
-        raise_errors(tmp_path / "x.toml", ["a: is missing"])
-    with pytest.raises(SuiteError, match=r"2 errors: \(1\) a: is missing\. \(2\) b\?$"):
-        raise_errors(tmp_path / "x.toml", ["a: is missing", "b?"])
-
-
 def test_near_names_are_suggested_and_long_lists_cut() -> None:
     assert did_you_mean("mrcp", ["mrpc", "sst2"]) == " Did you mean 'mrpc'?"
     assert did_you_mean("x", ["mrpc", "sst2"]) == " Available: mrpc, sst2."
@@ -103,11 +93,6 @@ def test_types_counts_and_missing_paths_in_words(tmp_path: Path) -> None:
     assert describe_missing(tmp_path / "none") == "there is no such file"
     (tmp_path / "link").symlink_to("none")
     assert describe_missing(tmp_path / "link") == "is a link to none, which does not exist"
-
-
-def test_long_lists_of_errors_are_cut(tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match=r"20 errors: \(1\) e0\. .*\(8\) e7\. And 12 more\.$"):
-        raise_errors(tmp_path / "a.toml", [f"e{number}" for number in range(20)])
 
 
 def test_a_default_that_does_not_fit_is_named() -> None:

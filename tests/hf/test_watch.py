@@ -97,11 +97,11 @@ def test_scores_reach_every_logger_and_leave_training_as_it_is(tmp_path: Path) -
 def test_the_scores_are_those_of_an_audit(tmp_path: Path) -> None:
     from clbench.audit.audit import audit
 
-    callback = ForgettingCallback([TASK], every=100, rows=100, texts=300)
+    callback = ForgettingCallback([TASK], every=100, rows=100, texts=60)
     trainer = make_trainer(tmp_path / "run", callback)
     trainer.train()
     trainer.save_model(str(tmp_path / "tuned"))
-    (model,) = audit("tiny", [str(tmp_path / "tuned")], tasks=[TASK], rows=100).models
+    (model,) = audit("tiny", [str(tmp_path / "tuned")], tasks=[TASK], rows=100, texts=60).models
     (task,) = model.comparison.tasks
     assert (callback.curve[0][TASK], callback.curve[-1][TASK]) == (task.base, task.tuned)
     language = model.comparison.language

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -24,7 +23,6 @@ from clbench.models.checkpoint import load_backbone, load_tokenizer
 from clbench.models.locate import (
     MODELS,
     ModelEntry,
-    declared_pooling,
     local_folder,
     model_identity,
     resolve,
@@ -307,68 +305,3 @@ def test_an_identity_imports_neither_torch_nor_transformers(original: Path) -> N
         [sys.executable, "-c", code], env=dict(os.environ), capture_output=True, check=True
     )
     assert process.stdout.decode().strip() == "[]"
-
-
-def pooled(folder: Path, **files: object) -> str:
-    """Write a checkpoint's JSON files, without weights, and return the folder."""
-    for name, content in {"config": {}, **files}.items():
-        path = folder / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content))
-    return str(folder)
-
-
-TRANSFORMER = {"type": "sentence_transformers.models.Transformer", "path": ""}
-POOLING = [TRANSFORMER, {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
-POOLING_FILE = "1_Pooling/config"
-
-
-@pytest.mark.parametrize(
-    ("files", "pooling"),
-    [
-        ({}, None),
-        ({"modules": [TRANSFORMER]}, None),
-        ({"config": {"summary_type": "last"}}, "last"),
-        ({"config": {"summary_type": "cls_index"}}, None),
-        ({"config": {"classifier_pooling": "mean"}}, "mean"),
-        ({"config": {"classifier_pooling": "cls"}}, "first"),
-        ({"modules": POOLING, POOLING_FILE: {"pooling_mode": "lasttoken"}}, "last"),
-        (
-            {
-                "modules": POOLING,
-                POOLING_FILE: {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
-                "config": {"summary_type": "first"},
-            },
-            "mean",
-        ),
-        ({"modules": POOLING, POOLING_FILE: {"pooling_mode_cls_token": True}}, "first"),
-    ],
-)
-def test_the_pooling_that_a_checkpoint_declares(
-    files: dict[str, object], pooling: str | None, tmp_path: Path
-) -> None:
-    assert declared_pooling(pooled(tmp_path, **files)) == pooling
-
-
-@pytest.mark.parametrize(
-    ("settings", "mode"),
-    [
-        ({"pooling_mode_max_tokens": True}, "max"),
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, "mean\\+max"),
-        ({"pooling_mode": "weightedmean"}, "weightedmean"),
-        ({}, ""),
-    ],
-)
-def test_a_pooling_that_clbench_lacks_is_refused(
-    settings: dict[str, object], mode: str, tmp_path: Path
-) -> None:
-    name = pooled(tmp_path, modules=POOLING, **{POOLING_FILE: settings})
-    with pytest.raises(ModelError, match=f"declares the pooling '{mode}'.*first, last or mean"):
-        declared_pooling(name)
-
-
-def test_a_damaged_declaration_is_named(tmp_path: Path) -> None:
-    name = pooled(tmp_path)
-    (tmp_path / "modules.json").write_text("[")
-    with pytest.raises(ModelError, match=r"modules\.json cannot be read"):
-        declared_pooling(name)

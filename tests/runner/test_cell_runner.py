@@ -76,10 +76,10 @@ def test_a_cell_counts_rows_steps_and_examples(world: Workspace) -> None:
 
 def test_a_stage_too_short_to_be_scored_within_has_the_scores_around_it(world: Workspace) -> None:
     world.suite.write_text(world.suite.read_text().replace("curve_rows = 10", "curve_rows = 80"))
-    (cell,) = world.run().cells
+    (cell,) = world.run(epochs=1).cells
     scores = cell.stages[1].curves["scores"]
-    assert scores["mood"] == [[0, cell.R[0][0]], [80, cell.R[1][0]]]
-    assert scores["thing"] == [[80, cell.R[1][1]]]
+    assert scores["mood"] == [[0, cell.R[0][0]], [20, cell.R[1][0]]]
+    assert scores["thing"] == [[20, cell.R[1][1]]]
     assert any("scored at 0 of 4 curve points" in note for note in cell.notes)
 
 
@@ -132,7 +132,7 @@ def test_methods_that_only_consolidate_train_no_stage_that_vanilla_serves(
 
     def run(out: str, **options: Any) -> dict[str, Any]:
         calls.clear()
-        return measured(world.run(out, epochs=1, **options))
+        return measured(world.run(out, epochs=1, limit=48, **options))
 
     with monkeypatch.context() as patch:  # the hooks of each cell, and no cache
         patch.setattr(WiseFT, "only_consolidates", False)
@@ -144,7 +144,7 @@ def test_methods_that_only_consolidate_train_no_stage_that_vanilla_serves(
     assert calls == [0, 1]
     assert run("three", methods=names, scenario="three") == alone_three
     assert calls == [0, 1, 2, 2]  # the third stage starts from an average
-    both = world.run("both", methods=["vanilla", *names], epochs=1)
+    both = world.run("both", methods=["vanilla", *names], epochs=1, limit=48)
     assert [[stage.cached for stage in cell.stages] for cell in both.cells] == [
         [False, False],
         [True, True],
@@ -157,9 +157,7 @@ def test_methods_that_only_consolidate_train_no_stage_that_vanilla_serves(
         assert stage.memory_mb is not None
         assert vanilla.memory_mb is not None
         assert stage.memory_mb > vanilla.memory_mb  # the weights before the stage
-    calls.clear()
-    reverse = measured(world.run("reverse", methods=[*names[::-1], "vanilla"], epochs=1))
-    assert reverse == measured(both)
+    assert run("reverse", methods=[*names[::-1], "vanilla"]) == measured(both)
     assert calls == [0, 1]
 
 

@@ -27,8 +27,8 @@ from clbench.runner.resources import (
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"workers": 0}, "workers 0: must be 1 or more."),
-        ({"threads": -1}, "threads -1: must be 1 or more."),
+        ({"workers": 0}, "workers: must be greater than or equal to 1, got 0."),
+        ({"threads": -1}, "threads: must be greater than or equal to 1, got -1."),
         ({"workers": 2, "gpus": 1.5}, "gpus 1.5: must be a fraction"),
         ({"workers": 2, "gpus": 0.0}, "gpus 0: must be a fraction"),
         ({"workers": 2, "gpus": float("nan")}, "gpus nan: must be a fraction"),

@@ -34,8 +34,8 @@ growing = true
 one = ["mood", "thing", "size"]
 short = ["mood", "thing"]
 """
-STAGE = 20
-"""Steps of a stage."""
+ROWS, STAGE = 40, 5
+"""Training rows and steps of a stage."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def orders(world: Workspace) -> Workspace:
 def steps(world: Workspace, out: str, scenario: str, **options: Any) -> tuple[int, dict[str, Any]]:
     """Return the steps that a run trained, and its results."""
     listener = Steps()
-    run = world.run(out, scenario=scenario, epochs=1, listener=listener, **options)
+    run = world.run(out, scenario=scenario, epochs=1, limit=ROWS, listener=listener, **options)
     assert not run.failed, run.failed[0].reason
     return listener.steps, measured(run)
 
@@ -106,6 +106,6 @@ def test_a_head_that_grows_further_goes_on_from_the_last_stage(
     world.suite.write_text(text + GROWING)
     _, expected = steps(world, "whole", "grow-one", methods=[method])
     steps(world, "both", "grow-short", methods=[method], keep_stages=True)
-    run = world.run("both", scenario="grow-one", epochs=1, methods=[method])
+    run = world.run("both", scenario="grow-one", epochs=1, limit=ROWS, methods=[method])
     assert measured(run) == expected
     assert sum(not stage.cached for stage in run.cells[0].stages) == trained

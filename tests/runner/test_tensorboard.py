@@ -23,6 +23,8 @@ def planned(world: Workspace) -> RunState:
         scenarios=["mood-thing"],
         plugins=[world.plugin],
         references=False,
+        epochs=1,
+        limit=48,
     )
     return read_run_state(api.plan_run(world.suite, options))
 

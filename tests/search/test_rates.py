@@ -22,7 +22,6 @@ def test_two_trials_are_averaged_geometrically_by_rank() -> None:
     pair = [trial(1.5, 8e-5, 5e-6, 1e-5), trial(1.6, 1e-5, 4e-5, 1e-5)]
     combination = combine([pair], b=2)
     assert combination.rates == pytest.approx([2e-5, 2e-5, 1e-5], rel=1e-12)
-    assert combination.best == (pair[1],)
 
 
 def test_third_rank_has_weight_of_base_squared() -> None:

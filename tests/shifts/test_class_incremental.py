@@ -190,16 +190,18 @@ def write(world: Workspace, how: str) -> None:
     world.suite.write_text(world.suite.read_text() + SUITE.format(how=how))
 
 
+LEARN = ["vanilla", "replay", "multitask", "icarl"]
 METHODS = [
-    *("vanilla", "ewc", "mas", "si", "lwf", "replay", "der++", "a-gem", "smart", "packnet"),
-    *("multitask", "frozen", "wise-ft", "lp-ft", "sam", "mofo", "migu", "ties", "dare"),
-    *("prototypes", "seq-star", "icarl", "r-ewc"),
+    *("ewc", "mas", "si", "lwf", "der++", "a-gem", "smart", "packnet", "frozen", "wise-ft"),
+    *("lp-ft", "sam", "mofo", "migu", "ties", "dare", "prototypes", "seq-star", "r-ewc"),
 ]
 
 
 def test_old_classes_compete_with_new_ones(world: Workspace) -> None:
     write(world, 'classes = [["bad", "film"], ["good", "story"]]')
-    run = world.run(scenario="steps", methods=METHODS, epochs=10)
+    rest = world.run("rest", scenario="steps", methods=METHODS, epochs=1, limit=40)
+    assert [cell.reason for cell in rest.failed] == []
+    run = world.run(scenario="steps", methods=LEARN, epochs=10)
     assert [cell.reason for cell in run.failed] == []
     by_method = {cell.baseline: cell for cell in run.cells}
     vanilla = by_method["vanilla"]
@@ -240,7 +242,10 @@ def test_a_partition_is_read_into_the_suite(world: Workspace) -> None:
     [
         ('partition = "clinc150-domain"', "no partition 'clinc150-domain'. Did you mean"),
         ('partition = "none.toml"', "none.toml: there is no such file"),
-        ('partition = "wrong.toml"', "wrong.toml: two: must be a list of class names"),
+        (
+            'partition = "wrong.toml"',
+            "wrong.toml: line 1, column 1: two: must be a list of class names",
+        ),
         ("steps = 1", "steps: must be"),
     ],
 )

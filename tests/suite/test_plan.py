@@ -204,13 +204,15 @@ def test_settings_of_shifts_and_methods_are_checked(make: Make) -> None:
     with pytest.raises(SuiteError) as raised:
         validate(plan, plan.cells)
     assert str(raised.value) == (
-        "s.toml: 2 errors: (1) [[scenario]] 3 'b-clusters' k: must be a whole number, got '3'. "
-        "(2) [[scenario]] 3 'b-clusters' kk: unknown key. Did you mean 'k'?"
+        "s.toml: 2 errors: (1) line 32, column 1: [[scenario]] 3 'b-clusters' k: must be a whole "
+        "number, got '3'. (2) line 33, column 1: [[scenario]] 3 'b-clusters' kk: unknown key. Did "
+        "you mean 'k'?"
     )
     validate(plan, [cell for cell in plan.cells if cell.scenario.name == "a-b"])
     Path("mine.toml").write_text('method = "vanilla"\n[settings]\nlr = 3\n')
     with pytest.raises(
-        SuiteError, match=r"^mine\.toml: \[settings\] lr: must be less than or equal to 1"
+        SuiteError,
+        match=r"^mine\.toml: line 3, column 1: \[settings\] lr: must be less",
     ):
         validate(plan := make(SUITE, methods=["mine.toml"]), plan.cells)
 

@@ -7,7 +7,7 @@ import pytest
 
 from clbench.core.errors import SuiteError, UnknownNameError
 from clbench.suite import read as reading
-from clbench.suite.read import Suite, packaged_files, read_suite
+from clbench.suite.read import Suite, packaged_files, raise_errors, read_suite
 from clbench.suite.schema import derived_name
 from clbench.training.protocol import Protocol
 
@@ -118,7 +118,7 @@ def test_byte_order_mark_and_windows_line_ends_are_read(read: Read) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("seeds", "seads", "mine.toml: seads: unknown key. Did you mean 'seeds'"),
+        ("seeds", "seads", "mine.toml: line 3, column 1: seads: unknown key. Did you mean 'seeds'"),
         ("epochs = 2", "epoch = 2", "[protocol] epoch: unknown key. Did you mean 'epochs'"),
         ("epochs = 2", 'epochs = "2"', "[protocol] epochs: must be a whole number, got '2'."),
         ("epochs = 2", "epochs = 2.0", "[protocol] epochs: must be a whole number, got 2.0."),
@@ -202,6 +202,69 @@ def test_all_errors_of_a_file_are_reported_together(error: Errors) -> None:
     assert message.startswith("mine.toml: 4 errors: (1) ")
     for part in ("[protocol] epochs", "[protocol] lr", "seads: unknown", "methods item 2"):
         assert part in message
+
+
+def test_errors_of_a_file_are_raised_together(tmp_path: Path) -> None:
+    raise_errors(tmp_path, [])
+    with pytest.raises(SuiteError, match=r": a: is missing\.$"):
+        raise_errors(tmp_path / "x.toml", ["a: is missing"])
+    with pytest.raises(SuiteError, match=r"2 errors: \(1\) a: is missing\. \(2\) b\?$"):
+        raise_errors(tmp_path / "x.toml", ["a: is missing", "b?"])
+
+
+def test_long_lists_of_errors_are_cut(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"20 errors: \(1\) e0\. .*\(8\) e7\. And 12 more\.$"):
+        raise_errors(tmp_path / "a.toml", [f"e{number}" for number in range(20)])
+
+
+PLACED = """seeds = [0]
+methods = [
+  "vanilla",
+  ["lr"]
+]
+
+[protocol]  # not [question]
+  epochs = "two"
+task_steps = { a = 1, b = "x" }
+
+  [task."a.b"]
+  train = 3
+
+[[scenario]]
+name = "a"
+shift = "dataset"
+[[scenario]]
+name = "b"
+shift = "dataset"
+note = 7
+[question]
+scores = [
+"p_o",
+"p_x",
+]
+"""
+
+
+def test_errors_name_line_and_column(error: Errors) -> None:
+    message = error(PLACED)
+    for line, column, text in (
+        (2, 1, "methods item 2: "),
+        (8, 3, "[protocol] epochs: must be a whole number, got 'two'"),
+        (9, 1, "[protocol.task_steps] b: "),
+        (12, 3, '[task."a.b"] train: '),
+        (20, 1, "[[scenario]] 2 'b' note: "),
+        (22, 1, "[question] scores item 2: "),
+    ):
+        assert f"line {line}, column {column}: {text}" in message
+    missing = error(GOOD.replace('shift = "dataset"', "x = 1") + "[[scenario]]\n")
+    assert "line 8, column 1: [[scenario]] 1 'sst2-mrpc' shift: is missing" in missing
+    assert "line 11, column 1: [[scenario]] 2 shift: is missing" in missing
+    # A text may look like a table, and a table may stand for several scenarios.
+    text = "description = '''\n[protocol]\n'''\n" + GOOD.replace("= 2", "= 0")
+    assert error(text).startswith("mine.toml: [protocol] epochs: must be")
+    orders = 'name = "s"\nshift = "sequence"\norders = { a = ["x", "y"], b = ["y", "x"] }'
+    text = f'{GOOD}\n[[scenario]]\n{orders}\n[[scenario]]\nname = "t"\nshift = 3\n'
+    assert error(text).startswith("mine.toml: [[scenario]] 4 't' shift: must be")
 
 
 def test_bytes_that_are_not_utf8_are_located(error: Errors) -> None:

@@ -164,5 +164,5 @@ def test_points_and_variants_are_not_judged_by_the_sweep_of_their_file() -> None
 )
 def test_a_mistake_in_a_sweep_is_one_error(axis: str, problem: str) -> None:
     Path("own.toml").write_text(f'method = "ewc"\n[sweep]\nimportance = {axis}\n')
-    with pytest.raises(SuiteError, match=rf"own\.toml: {problem}$"):
+    with pytest.raises(SuiteError, match=rf"own\.toml: line 3, column 1: {problem}$"):
         read_baseline("./own.toml")

@@ -102,7 +102,7 @@ def test_one_head_scores_each_choice_by_itself(world: Workspace) -> None:
 
 
 METHODS = [
-    *("vanilla", "ewc", "mas", "si", "lwf", "replay", "der++", "a-gem", "smart", "packnet"),
+    *("ewc", "mas", "si", "replay", "der++", "a-gem", "smart", "packnet"),
     *("recadam", "mixout", "wise-ft", "lp-ft", "sam", "mofo", "migu", "ties", "dare"),
     *("prototypes", "seq-star", "r-ewc"),
 ]
@@ -110,14 +110,15 @@ METHODS = [
 
 @pytest.mark.parametrize("scenario", ["choices", "choices-first"])
 def test_methods_train_on_choices_and_keep_them(world: Workspace, scenario: str) -> None:
-    run = world.run(scenario=scenario, methods=METHODS, epochs=3)
+    rest = world.run("rest", scenario=scenario, methods=METHODS, epochs=1, limit=24)
+    assert [cell.reason for cell in rest.failed] == []
+    run = world.run(scenario=scenario, methods=["vanilla", "lwf"], epochs=3)
     assert [cell.reason for cell in run.failed] == []
-    vanilla = next(cell for cell in run.cells if cell.baseline == "vanilla")
+    vanilla, lwf = run.cells
     task = vanilla.tasks.index("choice")
     assert vanilla.R[task][task] == 1.0
     assert vanilla.metrics[task][task] == {"accuracy": 1.0, "exact-match": 1.0}
     assert vanilla.floors[task] == 0.5
-    lwf = next(cell for cell in run.cells if cell.baseline == "lwf")
     assert max(value for _, value in lwf.stages[1].curves["distillation"]) > 0.0
 
 

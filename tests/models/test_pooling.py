@@ -1,0 +1,88 @@
+"""What checkpoints declare of their pooling."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clbench.core.errors import ModelError
+from clbench.models.pooling import declared_pooling, unread_modules
+
+
+def pooled(folder: Path, **files: object) -> str:
+    """Write a checkpoint's JSON files, without weights, and return the folder."""
+    for name, content in {"config": {}, **files}.items():
+        path = folder / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    return str(folder)
+
+
+TRANSFORMER = {"type": "sentence_transformers.models.Transformer", "path": ""}
+POOLING = [TRANSFORMER, {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
+POOLING_FILE = "1_Pooling/config"
+
+
+@pytest.mark.parametrize(
+    ("files", "pooling"),
+    [
+        ({}, None),
+        ({"modules": [TRANSFORMER]}, None),
+        ({"config": {"summary_type": "last"}}, "last"),
+        ({"config": {"summary_type": "cls_index"}}, None),
+        ({"config": {"classifier_pooling": "mean"}}, "mean"),
+        ({"config": {"classifier_pooling": "cls"}}, "first"),
+        ({"modules": POOLING, POOLING_FILE: {"pooling_mode": "lasttoken"}}, "last"),
+        (
+            {
+                "modules": POOLING,
+                POOLING_FILE: {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
+                "config": {"summary_type": "first"},
+            },
+            "mean",
+        ),
+        ({"modules": POOLING, POOLING_FILE: {"pooling_mode_cls_token": True}}, "first"),
+    ],
+)
+def test_the_pooling_that_a_checkpoint_declares(
+    files: dict[str, object], pooling: str | None, tmp_path: Path
+) -> None:
+    assert declared_pooling(pooled(tmp_path, **files)) == pooling
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [
+        ({"pooling_mode_max_tokens": True}, "max"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, "mean\\+max"),
+        ({"pooling_mode": "weightedmean"}, "weightedmean"),
+        ({}, ""),
+    ],
+)
+def test_a_pooling_that_clbench_lacks_is_refused(
+    settings: dict[str, object], mode: str, tmp_path: Path
+) -> None:
+    name = pooled(tmp_path, modules=POOLING, **{POOLING_FILE: settings})
+    with pytest.raises(ModelError, match=f"declares the pooling '{mode}'.*first, last or mean"):
+        declared_pooling(name)
+
+
+def test_a_damaged_declaration_is_named(tmp_path: Path) -> None:
+    name = pooled(tmp_path)
+    (tmp_path / "modules.json").write_text("[")
+    with pytest.raises(ModelError, match=r"modules\.json cannot be read"):
+        declared_pooling(name)
+
+
+@pytest.mark.parametrize("kind", ["Dense", "LayerNorm", "CNN"])
+def test_further_modules_are_refused_unless_the_pooling_is_given(kind: str, tmp_path: Path) -> None:
+    further = {"type": f"sentence_transformers.models.{kind}", "path": "2_More"}
+    normal = {"type": "sentence_transformers.models.Normalize", "path": "3_Normalize"}
+    settings = {POOLING_FILE: {"pooling_mode": "mean"}}
+    assert declared_pooling(pooled(tmp_path, modules=[*POOLING, normal], **settings)) == "mean"
+    name = pooled(tmp_path, modules=[*POOLING, further, normal], **settings)
+    with pytest.raises(ModelError, match=f"{kind} after its transformer, .* Set pooling in "):
+        declared_pooling(name)
+    assert unread_modules(name) == kind
