@@ -154,9 +154,10 @@ def matched(results: style.Results) -> Figure:
             axes.plot(*zip(*points, strict=True), mark, ls="none", ms=4 * scale, color=color)
             shift = 0.012 * (number - (len(by_name) - 1) / 2)
             rows = some[(some["method"] == name) & some["mean"].notna()]
-            ends = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
-            axes.errorbar(rows["learned"] + shift, rows["mean"], ends, fmt="_", ms=7, lw=1.6,
+            at, mean, low, high = rows[["learned", "mean", "low", "high"]].to_numpy(float).T
+            axes.errorbar(at + shift, mean, [mean - low, high - mean], fmt="_", ms=7, lw=1.6,
                           capsize=2, color=color, zorder=3)  # fmt: skip
+        axes.set_xlim(left=max(-0.2, axes.get_xlim()[0]))  # where less is learned, nothing is read
         for level in LEVELS:
             axes.axvline(level, lw=0.6, ls=(0, (4, 4)), color=style.GREY, zorder=0)
         axes.set_title(labels[scenario], fontsize="medium")
@@ -168,8 +169,9 @@ def matched(results: style.Results) -> Figure:
         figure,
         "Forgetting against what was learned of the new task, as a share of the gain of "
         f"{reference} at its own setting. Marks are means of a setting over seeds, thin lines the "
-        "curves of single seeds. At the dashed lines, bars are readings between the settings of each seed, "
-        "with 95 % intervals; a method without a bar does not reach the line on every seed.",
+        "curves of single seeds. At the dashed lines, bars are readings between the settings of "
+        "each seed, with 95 % intervals; a method without a bar does not reach the line on every "
+        "seed.",
     )
 
 

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -79,12 +78,8 @@ def _bend(x: Floats, y: Floats, level: float) -> float:
     return abs(float((slopes[1] - slopes[0]) / (x[2] - x[0]) * (level - x[0]) * (level - x[1])))
 
 
-@dataclass(frozen=True)
-class Reading:
-    """A curve at a level: the value of each seed, how much its bend may hide, and what lacks.
-
-    `values` has only the seeds that the curve reaches; `lack` is empty if these are all.
-    """
+class Reading(NamedTuple):
+    """A curve at a level: the values of the seeds that reach it, the bend, and what it lacks."""
 
     values: Mapping[int, float]
     bend: float
@@ -125,8 +120,8 @@ def read(name: str, curve: Curve, level: float) -> Reading:
     values, bend = read_curve(points, level)
     lack = ""
     if outside := [i for i, value in enumerate(values) if math.isnan(value)]:
-        how = "never learns as much as" if points[outside[0], :, 0].max() < level else "learns more"
-        how += "" if how.endswith("as") else " at every setting than"
+        is_low = points[outside[0], :, 0].max() < level
+        how = "never learns as much as" if is_low else "learns more at every setting than"
         lack = f"{name} {how} {level:g} on seed {seeds[outside[0]]}"
     elif not math.isfinite(bend):
         lack = f"{name} has fewer than {FEWEST_SETTINGS} settings that none beats on every seed"
@@ -160,7 +155,8 @@ def matched_frame(
                 theirs = read(reference, by_name[reference], level)
                 for name, curve in by_name.items():
                     ours = read(name, curve, level)
-                    row = {"scenario": scenario, "score": score, "learned": level, "method": name}
+                    row: dict[str, Any] = {"scenario": scenario, "score": score, "learned": level}
+                    row |= {"method": name}
                     row |= {"settings": len(curve), "seeds": len(ours.values)}
                     if not ours.lack:
                         spread = _step(step, len(ours.values), ours.bend)
@@ -177,8 +173,8 @@ def matched_frame(
     family = sum(row["method"] != reference for row in rows)
     answers = compare(groups, alpha=alpha, family=max(1, family), lower_is_better=groups)
     for row in rows:
-        key: Any = (row["scenario"], row["score"], row["learned"])
-        if answer := answers.get((key, row["method"])):
+        key = row["scenario"], row["score"], row["learned"]
+        if answer := answers.get((key, str(row["method"]))):
             row |= {name: getattr(answer, name) for name in FIELDS[-9:]}
         elif row["method"] != reference:
             row["why"] = row["why"] or f"no seed in common with {reference}"
