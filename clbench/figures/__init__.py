@@ -16,7 +16,7 @@ from clbench.figures.curves import anchor_distances, curves, probes, retention
 from clbench.figures.forgetting import costs, forgetting, matrices
 from clbench.figures.inputs import rate_distributions, search_trace, shift
 from clbench.figures.style import REPORT_FIGURES, ReportFigure
-from clbench.figures.tradeoff import fronts, overall, tradeoff
+from clbench.figures.tradeoff import fronts, matched, overall, tradeoff
 
 __all__ = [
     "anchor_distances",
@@ -24,6 +24,7 @@ __all__ = [
     "curves",
     "forgetting",
     "fronts",
+    "matched",
     "matrices",
     "overall",
     "probes",

@@ -11,6 +11,7 @@ from clbench.figures import style
 from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.fronts import curves as settings_curves
 from clbench.results.fronts import front, mean_points
+from clbench.results.matched import LEVELS, learned_curves, matched_frame
 from clbench.results.score_tables import overall_frame
 from clbench.suite.scores import SCORE
 
@@ -122,6 +123,55 @@ def fronts(results: style.Results) -> Figure:
         "Score on the old task (p_o) against score on the new task (p_s) after training on both, "
         f"as fractions, {style.count_seeds(cells)}. A mark is the mean of one setting; lines join "
         "the settings of a method that none of its others beats in both scores.",
+    )
+
+
+@style.in_report("Forgetting at equal learning", order=13)
+def matched(results: style.Results) -> Figure:
+    """Draw forgetting against what was learned for every setting, and read it at equal learning.
+
+    Raises a ValueError if the reference, vanilla or that of the report, was not run at several
+    settings.
+    """
+    cells = [cell for cell in style.all_cells(results) if cell.status == "ok"]
+    reference = results.reference if isinstance(results, style.ReportData) else style.VANILLA
+    table = matched_frame(cells, reference)
+    if table.empty:
+        raise ValueError(f"{reference} was not run at several settings")
+    groups = list(dict.fromkeys(zip(table["scenario"], table["score"], strict=True)))
+    looks = style.looks_of(dict.fromkeys(table["method"]))
+    labels = style.short_labels(scenario for scenario, _ in groups)
+    figure, grid = style.panels(len(groups))
+    for axes, (scenario, score) in zip(grid, groups, strict=True):
+        by_name = learned_curves(cells, reference, score)[scenario]
+        some = table[(table["scenario"] == scenario) & (table["score"] == score)]
+        for number, (name, curve) in enumerate(by_name.items()):
+            color, mark, scale, _ = looks[name]
+            for seed in sorted(set.intersection(*map(set, curve.values()))):
+                own = sorted(points[seed] for points in curve.values())
+                axes.plot(*zip(*own, strict=True), "-", lw=0.5, color=color, alpha=0.35, zorder=1)
+            points = mean_points(curve).values()
+            axes.plot(*zip(*points, strict=True), mark, ls="none", ms=4 * scale, color=color)
+            shift = 0.012 * (number - (len(by_name) - 1) / 2)
+            rows = some[(some["method"] == name) & some["mean"].notna()]
+            at, mean, low, high = rows[["learned", "mean", "low", "high"]].to_numpy(float).T
+            axes.errorbar(at + shift, mean, [mean - low, high - mean], fmt="_", ms=7, lw=1.6,
+                          capsize=2, color=color, zorder=3)  # fmt: skip
+        axes.set_xlim(left=max(-0.2, axes.get_xlim()[0]))  # where less is learned, nothing is read
+        for level in LEVELS:
+            axes.axvline(level, lw=0.6, ls=(0, (4, 4)), color=style.GREY, zorder=0)
+        axes.set_title(labels[scenario], fontsize="medium")
+        axes.set_xlabel(f"learned, share of the gain of {reference}")
+        axes.set_ylabel(SCORE[score].meaning if score == "text_loss_added" else "forgetting")
+        axes.locator_params(nbins=style.TICKS)
+    style.legend(figure, looks)
+    return style.captioned(
+        figure,
+        "Forgetting against what was learned of the new task, as a share of the gain of "
+        f"{reference} at its own setting. Marks are means of a setting over seeds, thin lines the "
+        "curves of single seeds. At the dashed lines, bars are readings between the settings of "
+        "each seed, with 95 % intervals; a method without a bar does not reach the line on every "
+        "seed.",
     )
 
 

@@ -15,6 +15,7 @@ from clbench.results import score_tables
 from clbench.results.cell import CellResult, plain, summarizer, without_extra_points
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
+from clbench.results.matched import matched_frame
 from clbench.results.published import compare_published
 from clbench.results.resume import first_difference
 from clbench.results.statistics import ALPHA, summarise
@@ -38,9 +39,10 @@ class Content:
     Tables by name: `scores` has a row for each cell, `means` for each method; `comparisons` are
     with the reference of the `question`, `overall` over all scenarios, `controls` with the
     controls; `paper` has texts for a paper's table; `floors` has a row for each task, `fronts` one
-    for each trade-off curve, `points` for each of its points; `cards` has what a language model
+    for each trade-off curve, `points` for each of its points, and `matched` what it forgets where
+    as much is learned; `cards` has what a language model
     gained and lost, and `published` what papers found. Points of sweeps are only in `cells`,
-    `scores`, `fronts` and `points`.
+    `scores`, `fronts`, `points` and `matched`.
     """
 
     question: Question
@@ -163,6 +165,7 @@ def gather(
         "floors": floors_frame(main),
         "fronts": fronts_frame(cells, question.reference, alpha),
         "points": points_frame(cells),
+        "matched": matched_frame(cells, question.reference, alpha),
         "cards": cards_frame(main),
         "published": pd.DataFrame([r for frame in published for r in frame.to_dict("records")]),
     }

@@ -47,6 +47,7 @@ from clbench.report.sentences import (
     Line,
     control_line,
     error_rates,
+    matched_lines,
     paper_note,
     signed,
     verdict_lines,
@@ -316,6 +317,7 @@ def write_report(
     controls = content.rows("controls")
     claims = {(r["scenario"], r["method"]) for r in controls if r["verdict"] != "no verdict"}
     curves = content.tables["fronts"]["difference"].notna().sum()
+    matched = content.tables["matched"]["verdict"].notna().sum()
     text = render(
         "page.html",
         notes=notes,
@@ -326,7 +328,7 @@ def write_report(
         verdicts=list(_verdicts(content)),
         error_rates=[UNKNOWN]
         if stores[0].is_suite_damaged()
-        else error_rates(stores[0].looks(), len(seeds), len(claims), int(curves)),
+        else error_rates(stores[0].looks(), len(seeds), len(claims), int(curves), int(matched)),
         card_scores=card_scores(),
         figures=figures,
         suites=list(map(_suite, suites)),
@@ -346,6 +348,7 @@ def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
         lines = []
         if not question.mean_over_scenarios:
             lines = verdict_lines(content.tables["comparisons"], scenario, question)
+        lines += matched_lines(content.tables["matched"], scenario, question)
         lines += [Line(((f"{text}.", ""),)) for text in remarks.get(scenario, ())]
         if line := control_line(content.tables["controls"], scenario, question):
             lines.append(line)

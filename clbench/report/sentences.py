@@ -65,30 +65,13 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
         problem = f"No verdict: at least {FEWEST} common seeds are needed (here {most})."
     if problem:
         return [Line(((problem, ""),))]
-    titles = {
-        "better": f"better than {reference}",
-        "worse": f"worse than {reference}",
-        "equivalent": f"within ±{question.margin:g} of {reference}",
-    }
     lines = []
     for score in question.scores:
-        by_verdict: dict[str, list[Row]] = {}
         some = [row for row in compared if row["score"] == score]
-        for row in sorted(some, key=lambda row: (row["pairs"] == 0, -abs(row["difference"]))):
-            few = row["pairs"] < FEWEST
-            by_verdict.setdefault("too few seeds" if few else row["verdict"], []).append(row)
         less = "" if SCORE[score].higher_is_better else ", less is better"
         parts = [(SCORE[score].subject or f"{SCORE[score].label}{less}", "title")]
-        for verdict in (*MARKS, "too few seeds"):
-            if methods := by_verdict.get(verdict):
-                title, first = titles.get(verdict, verdict), len(parts) == 1
-                parts += [
-                    (". " if first else "; ", ""),
-                    (title[0].upper() + title[1:] if first else title, verdict),
-                    (f": {', '.join(_describe(row, verdict) for row in methods)}", ""),
-                ]
         if some:
-            lines.append(Line((*parts, (".", ""))))
+            lines.append(_by_verdict(parts, some, question))
         elif score not in scores:
             lack = _lack(score)
             if scenario == MEAN:
@@ -100,6 +83,41 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
             lack = "lacks" if len(others) == 1 else "lack"
             lines.append(Line(((f"Without {_join(others)}, which {lack} a scenario.", ""),)))
     return lines
+
+
+def _by_verdict(parts: list[tuple[str, str]], rows: Sequence[Row], question: Question) -> Line:
+    """Return a line with the methods by verdict, the largest difference first, after `parts`."""
+    by_verdict: dict[str, list[Row]] = {}
+    titles = {
+        "better": f"better than {question.reference}",
+        "worse": f"worse than {question.reference}",
+        "equivalent": f"within ±{question.margin:g} of {question.reference}",
+    }
+    for row in sorted(rows, key=lambda row: (not row["pairs"] > 0, -abs(row["difference"]))):
+        few = row["pairs"] < FEWEST  # NaN where a reading is refused
+        by_verdict.setdefault("too few seeds" if few else row["verdict"], []).append(row)
+    for verdict in (*MARKS, "too few seeds"):
+        if methods := by_verdict.get(verdict):
+            title, first = titles.get(verdict, verdict), len(parts) == 1
+            parts += [
+                (". " if first else "; ", ""),
+                (title[0].upper() + title[1:] if first else title, verdict),
+                (f": {', '.join(_describe(row, verdict) for row in methods)}", ""),
+            ]
+    return Line((*parts, (".", "")))
+
+
+def matched_lines(matched: pd.DataFrame, scenario: str, question: Question) -> list[Line]:
+    """Return a line for each score and level of `clbench.results.matched.matched_frame`."""
+    table = matched[(matched["scenario"] == scenario) & matched["verdict"].notna()]
+    return [
+        _by_verdict(
+            [(f"{SCORE[str(score)].label} where {level:g} is learned, less is better", "title")],
+            some.to_dict("records"),
+            question,
+        )
+        for (score, level), some in table.groupby(["score", "learned"], sort=False)
+    ]
 
 
 def control_line(controls: pd.DataFrame, scenario: str, question: Question) -> Line | None:
@@ -162,11 +180,13 @@ def paper_note(question: Question, smoke: str) -> str:
     return f"{smoke} Mean ± standard deviation over seeds; {differences}. {signs}.".strip()
 
 
-def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) -> list[str]:
+def error_rates(
+    looks: Sequence[int], seeds: int, controls: int, curves: int, matched: int = 0
+) -> list[str]:
     """Return sentences on the error rates of a page with that many seeds, after planned `looks`.
 
-    `controls` and `curves` are the numbers of claims to beat all controls, and of comparisons of
-    trade-off curves.
+    `controls`, `curves` and `matched` are the numbers of claims to beat all controls, of
+    comparisons of trade-off curves, and of those at equal learning.
     """
     risk = "the risk of even one wrong “better” or “worse” among them is at most"
     if looks:
@@ -193,6 +213,7 @@ def error_rates(looks: Sequence[int], seeds: int, controls: int, curves: int) ->
         ]
     families = {"claim": (controls, " to beat every control"), "comparison": (curves, " of curves")}
     others = [f"{count(number, kind)}{rest}" for kind, (number, rest) in families.items() if number]
+    others += [f"{count(matched, 'comparison')} at equal learning"] if matched else []
     if others:
         lines.append(
             f"Exploratory, {'each ' if len(others) > 1 else ''}a family of its own at {ALPHA:.0%}"

@@ -73,6 +73,14 @@ class _Search(TypedDict, total=False):
     seeds: list[Count]
 
 
+@with_config(OPEN)
+class _Relearning(TypedDict, total=False):
+    rows: list[Count]
+    steps: list[Count]
+    scores: list[float]
+    recovered: bool
+
+
 class CellResult(BaseModel):
     """One scenario × baseline × seed, finished or failed.
 
@@ -104,6 +112,9 @@ class CellResult(BaseModel):
     capabilities
         Measures of the language model before training and after each stage, by name, see
         `clbench.measure.capabilities`. Empty where nothing was measured.
+    relearning
+        Rows and steps on which the final model was trained again on the first task, its scores
+        after each, and whether it recovered, see `clbench.measure.relearning`. Empty without.
     lm_eval
         Scores of the LM Evaluation Harness after the last stage, by task and metric.
     scores
@@ -152,6 +163,7 @@ class CellResult(BaseModel):
     floors: list[Number] = []
     probes: Annotated[Matrix, Field(exclude_if=lambda v: not v)] = []
     capabilities: Annotated[list[dict[str, Number]], Field(exclude_if=lambda v: not v)] = []
+    relearning: Annotated[_Relearning, Field(exclude_if=lambda v: not v)] = {}
     lm_eval: Annotated[dict[str, dict[str, Number]], Field(exclude_if=lambda v: not v)] = {}
     scores: dict[str, Number] = {}
     stages: list[StageRecord] = []
@@ -228,6 +240,7 @@ def cell_scores(cell: CellResult, **others: Any) -> dict[str, float | None]:
         metrics=cell.metrics[-1] if cell.metrics else (),
         measures=cell.capabilities,
         probes=cell.probes,
+        relearning=cell.relearning,
         file_scores=cell.scores,
         **others,
     )

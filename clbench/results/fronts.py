@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from clbench.results.cell import CellResult, steps_by_scenario
+from clbench.results.cell import CellResult, cell_scores, steps_by_scenario
 from clbench.results.comparisons import differences
 from clbench.results.statistics import ALPHA, Differences, compare, summarise
 
@@ -20,19 +20,25 @@ Point = tuple[float, float]  # p_s, p_o
 Curve = dict[str, dict[int, Point]]  # by baseline and seed
 
 
-def curves(cells: Sequence[CellResult]) -> dict[str, dict[str, Curve]]:
+def curves(
+    cells: Sequence[CellResult], right: str = "p_s", up: str = "p_o"
+) -> dict[str, dict[str, Curve]]:
     """Return the points of each baseline that has several settings, by scenario and baseline.
 
-    A cell that was run before the sweep of its baseline is one of its points, too.
+    A point is a pair of scores. A cell that was run before the sweep of its baseline is one of its
+    points, too.
     """
     families = {cell.family for cell in cells} - {""}
     result: dict[str, dict[str, Curve]] = {}
     for cell in cells:
-        p_s, p_o = cell.scores.get("p_s"), cell.scores.get("p_o")
         family = cell.family or (cell.baseline if cell.baseline in families else "")
-        if family and cell.status == "ok" and p_s is not None and p_o is not None:
+        if not family or cell.status != "ok" or cell.reference_of is not None:
+            continue
+        scores = cell_scores(cell)
+        x, y = scores.get(right), scores.get(up)
+        if x is not None and y is not None:
             curve = result.setdefault(cell.scenario, {}).setdefault(family, {})
-            curve.setdefault(cell.baseline, {})[cell.seed] = p_s, p_o
+            curve.setdefault(cell.baseline, {})[cell.seed] = x, y
     several = {
         scenario: {name: curve for name, curve in by_name.items() if len(curve) > 1}
         for scenario, by_name in result.items()
@@ -116,7 +122,7 @@ def fronts_frame(cells: Sequence[CellResult], reference: str, alpha: float = ALP
     rows: list[dict[str, Any]] = []
     groups: dict[str, dict[str, Differences]] = {}
     for scenario, by_name in curves(cells).items():
-        floor = _floor(cells, scenario)
+        floor = floors_of(cells, scenario)
         step = _step(cells, scenario, floor)
         volumes = {name: pseudo_volumes(curve, floor) for name, curve in by_name.items()}
         length = len(by_name.get(reference, ()))
@@ -166,7 +172,7 @@ def points_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(POINT_FIELDS))
 
 
-def _floor(cells: Sequence[CellResult], scenario: str) -> Point:
+def floors_of(cells: Sequence[CellResult], scenario: str) -> Point:
     """Return the floors of the new and the old task; 0 where they were not measured."""
     for cell in cells:
         if cell.scenario == scenario and cell.floors:

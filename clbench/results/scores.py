@@ -25,6 +25,7 @@ def scores_of(
     metrics: Metrics = (),
     probes: Probes = (),
     reference: float | None = None,
+    relearning: Mapping[str, Any] = MappingProxyType({}),
     file_scores: Mapping[str, float | None] = MappingProxyType({}),
 ) -> dict[str, float | None]:
     """Return the scores of one cell by name; most are None for a single task.
@@ -49,6 +50,8 @@ def scores_of(
         Scores of linear probes: a row before training, then one for each stage.
     reference
         The reference method's score on the last task, p_s.
+    relearning
+        How the final model was trained again on the first task.
     file_scores
         Scores of the cell file, which are not computed again.
 
@@ -69,6 +72,7 @@ def scores_of(
         "metrics": metrics or None,
         "probes": probes or None,
         "reference": reference,
+        "relearning": relearning or None,
     }
     scores = dict(file_scores)
     for score in SCORES:

@@ -16,6 +16,7 @@ from clbench.core.seeds import stream_seed
 from clbench.measure.capabilities import Capabilities, Measures
 from clbench.measure.divergence import Divergence
 from clbench.measure.pretraining_scorer import HarnessScores, harness_scores
+from clbench.measure.relearning import relearn
 from clbench.measure.rows import BEFORE, LinearProbes, PreparedScenario, ProbeRow, Row, RowScorer
 from clbench.methods.base import Method, Vanilla, at_rate
 from clbench.models.answering import build_answering_model
@@ -44,6 +45,7 @@ class CellScores:
     probes: list[ProbeRow]
     capabilities: list[Measures]
     lm_eval: HarnessScores
+    relearning: dict[str, Any]
     notes: list[str]
 
 
@@ -125,6 +127,11 @@ class CellRunner:
         if protocol.lm_eval and writer is not None and self.cell.reference_of is None:
             size = protocol.eval_batch_size
             lm_eval = harness_scores(model, writer.tokenizer, protocol.lm_eval, batch_size=size)
+        relearning: dict[str, Any] = {}
+        if protocol.relearn_rows and len(self._stages) > 1:
+            before = self._scorer.by_name(self._scored[0].metrics)[self.scenario.train[0].name]
+            own = self.scenario, self.method, self.context, self.cell.protocol
+            relearning = relearn(*own, before)
         stages, last = self._scored, len(self._before) + len(self._scored) - 1
         correct = [[None] * len(row) for row in self._before] + [each.correct for each in stages]
         return CellScores(
@@ -138,6 +145,7 @@ class CellRunner:
             capabilities=self._capabilities_before
             + [each.capabilities for each in stages if each.capabilities],
             lm_eval=lm_eval,
+            relearning=relearning,
             notes=[*notes, *self.context.notes],
         )
 

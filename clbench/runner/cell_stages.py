@@ -149,11 +149,12 @@ class CellStages:
         # Only plug-in metrics have a digest.
         codes = [recipe.get("metrics")]
         codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
+        others = {"corpus", "lm_eval", "relearn_rows", "relearn_margin"}
         return recipe_digest(
             {
                 "clbench": __version__,
                 "numerics": dict(self.compute.identity),
-                "protocol": protocol.model_dump(mode="json", exclude={"corpus", "lm_eval"}),
+                "protocol": protocol.model_dump(mode="json", exclude=others),
                 "corpus": recipe.get("corpus") if scorers or measured or not shared else None,
                 "asked": recipe.get("capability_tasks") if measured else None,
                 "model": recipe.get("model"),

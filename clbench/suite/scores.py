@@ -43,7 +43,9 @@ class Need(NamedTuple):
         have.
     """
 
-    option: Literal["alone", "curves", "floors", "measures", "metrics", "probes", "reference"]
+    option: Literal[
+        "alone", "curves", "floors", "measures", "metrics", "probes", "reference", "relearning"
+    ]
     is_met: Callable[[Protocol, References], object] = lambda protocol, references: True
     remedy: str = ""
     cause: str = ""
@@ -296,6 +298,12 @@ PROBES = Need(
     "it needs probes (probe_rows)",
 )
 REFERENCE = Need("reference")
+RELEARNING = Need(
+    "relearning",
+    lambda protocol, _: protocol.relearn_rows,
+    "Set relearn_rows in [protocol].",
+    "it needs relearn_rows",
+)
 
 _SCORES = (
     # p_o and p_s: Kenneweg et al. 2022, section 3
@@ -390,6 +398,11 @@ _SCORES = (
     Score("obedience", "valid answers", "share of generated answers that are among the "
           "allowed ones", lambda _, measures: measures[-1].get("obedience"), Steps.of_measure,
           needs=(MEASURES,), single_task=True, visibility="page", on_card=True),
+    # Zheng et al. 2025 (arXiv 2501.13453), spurious forgetting
+    Score("relearned_rows", "rows to relearn", "rows of the first task on which the final model "
+          "must be trained again to get its score back, twice the most tried if none suffice",
+          lambda _, relearning: relearning["rows"][-1] * (1.0 if relearning["recovered"] else 2.0),
+          needs=(RELEARNING,), higher_is_better=False, visibility="page", sparse=True),
     # Shenfeld et al. 2025 (arXiv 2509.04259), section 4: KL from the base model on the new task
     *(Score(f"{direction}_kl{suffix}", f"{direction} KL{mark}", f"mean KL({between}) of the "
             f"next-token distributions on {answers} to prompts of the last task, in nats per token",

@@ -140,6 +140,9 @@ class Protocol(pydantic.BaseModel):
     kl_rows
         Scored rows of each task on which a language model is compared with the base model, by the
         KL divergence, after the task's stage (`clbench.measure.divergence`); by default none.
+    relearn_rows, relearn_margin
+        Most rows of the first task on which the final model is trained again until the task's score
+        is within the margin of what it was (`clbench.measure.relearning`); by default none.
     lm_eval
         Names of tasks of the LM Evaluation Harness to run after the last stage.
     eval_batch_size
@@ -197,6 +200,8 @@ class Protocol(pydantic.BaseModel):
     capability_rows: Positive | None = later(None)
     capability_tasks: list[str] = later([])
     kl_rows: Positive | None = later(None)
+    relearn_rows: Positive | None = later(None)
+    relearn_margin: Share = later(0.02)
     lm_eval: list[str] = later([])
     eval_batch_size: Positive = 64
     trim_embeddings: bool = True

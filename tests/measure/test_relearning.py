@@ -1,0 +1,54 @@
+"""How many rows of the first task bring its score back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.language_models import cell, run
+
+from clbench.results.scores import scores_of
+
+SHORT = {"epochs = 10": "epochs = 4"}
+ASKED = {**SHORT, "curve_rows = 10": "curve_rows = 10\nrelearn_rows = 20"}
+
+
+def test_rows_are_counted_until_the_score_is_back_and_no_other_number_moves(folder: Path) -> None:
+    plain = cell(run(folder, "no-relearning", changes=SHORT))
+    torch.manual_seed(3)
+    state = torch.random.get_rng_state()
+    changes = {**ASKED, "relearn_rows = 20": "relearn_rows = 20\nrelearn_margin = 0.1"}
+    result = run(folder, "relearning", changes=changes)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    again = cell(result)
+    assert again.R == plain.R
+    assert again.notes == plain.notes
+    assert plain.relearning == {}
+    found = again.relearning
+    before = again.R[0][0] - 0.1
+    assert found["rows"] == [0, 8, 16, 20][: len(found["rows"])]
+    assert found["scores"][0] == again.R[-1][0]  # nothing is trained yet
+    # A stage of the protocol: four passes, in batches of 8.
+    assert found["steps"] == [0, 4, 8, 12][: len(found["rows"])]
+    assert all(score < before for score in found["scores"][:-1])
+    assert found["recovered"] is (found["scores"][-1] >= before)
+    assert found["recovered"] or found["rows"][-1] == 20
+    rows = found["rows"][-1] * (1 if found["recovered"] else 2)
+    assert result.frame["relearned_rows"][0] == rows
+
+
+def test_frozen_weights_are_trained_and_put_back(folder: Path) -> None:
+    changes = {**ASKED, 'methods = ["vanilla"]': 'methods = ["lora"]',
+               "relearn_rows = 20": "relearn_rows = 20\nrelearn_margin = 0.0"}  # fmt: skip
+    plain = {**SHORT, 'methods = ["vanilla"]': 'methods = ["lora"]'}
+    found = cell(run(folder, "lora", changes=changes))
+    assert found.R == cell(run(folder, "lora-plain", changes=plain)).R
+    assert found.relearning["scores"][0] == found.R[-1][0]
+
+
+@pytest.mark.parametrize(("recovered", "rows"), [(True, 16.0), (False, 32.0)])
+def test_what_does_not_come_back_counts_twice_the_rows_tried(recovered: bool, rows: float) -> None:
+    found = {"rows": [0, 8, 16], "steps": [0, 1, 2], "scores": [0.5, 0.5, 0.8]}
+    scores = scores_of([[0.8, None], [0.5, 0.9]], relearning={**found, "recovered": recovered})
+    assert scores["relearned_rows"] == rows

@@ -1,0 +1,111 @@
+"""Forgetting at equal learning, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.handmade import pair
+
+from clbench.report.sentences import matched_lines
+from clbench.results.cell import CellResult
+from clbench.results.matched import LEVELS, matched_frame, read, read_curve
+from clbench.suite.schema import Question
+
+
+def test_a_curve_is_read_between_its_settings() -> None:
+    """By hand: halfway between (.4, .1) and (.8, .2) is .15, and .3 of the way .13."""
+    line = np.array([[(0.0, 0.0), (0.4, 0.1), (0.8, 0.2)], [(0.0, 0.0), (0.5, 0.1), (0.9, 0.2)]])
+    values, bend = read_curve(line, 0.6)
+    assert values == pytest.approx([0.15, 0.125])
+    # The means are (0, 0), (.45, .1), (.85, .2): slopes .1/.45 and .1/.4, bend
+    # (.25 − .2222) / .85 · (.6 − .45) · (.85 − .6) = .001225.
+    assert bend == pytest.approx(0.001225, abs=1e-6)
+    # y = x²: the line from .4 to .8 at .6 is .4, the parabola .36.
+    (value,), bend = read_curve(np.array([[(x, x * x) for x in (0.8, 0.1, 0.4)]]), 0.6)
+    assert (value, bend) == (pytest.approx(0.4), pytest.approx(0.04))
+
+
+def test_a_curve_is_not_extended() -> None:
+    curve = np.array([[(0.2, 0.0), (0.5, 0.1), (0.95, 0.2)], [(0.2, 0.0), (0.5, 0.1), (0.85, 0.2)]])
+    values, _ = read_curve(curve, 0.9)
+    assert values[0] == pytest.approx(0.1 + 0.1 * 0.4 / 0.45)
+    assert math.isnan(values[1])
+    assert math.isnan(read_curve(curve, 0.1)[0][0])
+
+
+def test_settings_that_another_beats_on_every_seed_are_left_out() -> None:
+    """A rate that is too high learns less and forgets more; it is not on the way to .9."""
+    good = [(0.2, 0.0), (0.6, 0.1), (1.0, 0.2)]
+    both = np.array([[*good, (0.88, 0.5)]] * 2)
+    assert read_curve(both, 0.9)[0] == pytest.approx([0.175, 0.175])
+    both[1, 3] = (1.1, 0.5)  # on one seed it learns more
+    assert read_curve(both, 0.9)[0] == pytest.approx([0.5 - 0.3 * 0.02 / 0.12, 0.175])
+    assert read_curve(np.array([[good[0], good[2]]]), 0.9)[1] == math.inf
+
+
+def point(name: str, family: str, seed: int, learned: float, forgetting: float) -> CellResult:
+    """Return a cell: vanilla gains .4 above a floor of .5, and the old task begins at .9."""
+    p_s = 0.5 + 0.4 * learned
+    cell: Any = pair(name, seed, [[0.9, None], [0.9 - forgetting, p_s]])
+    return CellResult.model_validate({**cell.model_dump(), "family": family, "floors": [0.5, 0.5]})
+
+
+def sweep(name: str, forgets: float, noise: float = 0.01, most: float = 1.2) -> list[CellResult]:
+    """Return a method that forgets `forgets` of what it learns, on four seeds."""
+    cells = []
+    for seed in range(4):
+        extra = noise * (seed - 1.5) + (0.002 * seed**2 if name != "vanilla" else 0.0)
+        for dose in (0.2, 0.6, 1.0, most):
+            setting = name if dose == 1.0 else f"{name}-{dose:g}"
+            cells.append(point(setting, name, seed, dose, forgets * dose + extra))
+    return cells
+
+
+def test_methods_are_compared_where_they_learn_as_much() -> None:
+    cells = [*sweep("vanilla", 0.2), *sweep("ewc", 0.1)]
+    table = matched_frame(cells, "vanilla").set_index(["learned", "method"])
+    assert list(table.index.levels[0]) == list(LEVELS)
+    assert (table["settings"] == 4).all()
+    for level in LEVELS:
+        ours, theirs = table.loc[level, "ewc"], table.loc[level, "vanilla"]
+        assert theirs["mean"] == pytest.approx(0.2 * level)
+        assert theirs["why"] == "the reference"
+        # .002 · (0 + 1 + 4 + 9) / 4 = .007 is the mean of the noise that ewc has alone.
+        assert ours["difference"] == pytest.approx(-0.1 * level + 0.007)
+        assert ours["p_family"] == pytest.approx(min(1.0, 3 * ours["p"]))
+    assert table.loc[(0.9, "ewc"), "verdict"] == "better"
+    lines = list(map(str, matched_lines(table.reset_index(), cells[0].scenario, Question())))
+    assert lines[-1].startswith(
+        "mean forg. where 0.9 is learned, less is better. Better than vanilla: ewc -0.083 ("
+    )
+
+
+def test_what_a_method_never_learns_is_not_extrapolated() -> None:
+    few = [cell for cell in sweep("ewc", 0.1) if not (cell.seed == 3 and "1.2" in cell.baseline)]
+    few.append(point("ewc-1.2", "ewc", 3, 0.7, 0.08))
+    few = [cell for cell in few if cell.baseline != "ewc"]
+    table = matched_frame([*sweep("vanilla", 0.2), *few], "vanilla").set_index(
+        ["learned", "method"]
+    )
+    refused = table.loc[0.9, "ewc"]
+    assert refused["verdict"] == "no verdict"
+    assert refused["why"] == "ewc never learns as much as 0.9 on seed 3"
+    assert math.isnan(refused["mean"])
+    assert math.isnan(refused["difference"])
+    assert table.loc[(0.5, "ewc"), "verdict"] != "no verdict"
+    lines = list(map(str, matched_lines(table.reset_index(), few[0].scenario, Question())))
+    assert lines[-1] == (
+        "mean forg. where 0.9 is learned, less is better. "
+        "No verdict: ewc (ewc never learns as much as 0.9 on seed 3)."
+    )
+    high = {f"s{x}": {0: (x, 0.1)} for x in (0.6, 0.7, 0.8)}
+    assert read("ewc", high, 0.5).lack == "ewc learns more at every setting than 0.5 on seed 0"
+
+
+def test_nothing_is_read_without_a_swept_reference() -> None:
+    assert matched_frame(sweep("ewc", 0.1), "vanilla").empty
+    plain = [cell for cell in sweep("vanilla", 0.2) if cell.baseline == "vanilla"]
+    assert matched_frame([*plain, *sweep("ewc", 0.1)], "vanilla").empty
