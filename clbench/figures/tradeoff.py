@@ -145,18 +145,21 @@ def matched(results: style.Results) -> Figure:
     for axes, (scenario, score) in zip(grid, groups, strict=True):
         by_name = learned_curves(cells, reference, score)[scenario]
         some = table[(table["scenario"] == scenario) & (table["score"] == score)]
-        for number, (name, curve) in enumerate(by_name.items()):
+        for name, curve in by_name.items():
             color, mark, scale, _ = looks[name]
             for seed in sorted(set.intersection(*map(set, curve.values()))):
                 own = sorted(points[seed] for points in curve.values())
                 axes.plot(*zip(*own, strict=True), "-", lw=0.5, color=color, alpha=0.35, zorder=1)
             points = mean_points(curve).values()
             axes.plot(*zip(*points, strict=True), mark, ls="none", ms=4 * scale, color=color)
+        limits = axes.get_ylim()  # of the curves: intervals of few seeds may be far wider
+        for number, name in enumerate(by_name):
             shift = 0.012 * (number - (len(by_name) - 1) / 2)
             rows = some[(some["method"] == name) & some["mean"].notna()]
             at, mean, low, high = rows[["learned", "mean", "low", "high"]].to_numpy(float).T
             axes.errorbar(at + shift, mean, [mean - low, high - mean], fmt="_", ms=7, lw=1.6,
-                          capsize=2, color=color, zorder=3)  # fmt: skip
+                          capsize=2, color=looks[name].color, zorder=3)  # fmt: skip
+        axes.set_ylim(limits)
         axes.set_xlim(left=max(-0.2, axes.get_xlim()[0]))  # where less is learned, nothing is read
         for level in LEVELS:
             axes.axvline(level, lw=0.6, ls=(0, (4, 4)), color=style.GREY, zorder=0)
@@ -170,8 +173,8 @@ def matched(results: style.Results) -> Figure:
         "Forgetting against what was learned of the new task, as a share of the gain of "
         f"{reference} at its own setting. Marks are means of a setting over seeds, thin lines the "
         "curves of single seeds. At the dashed lines, bars are readings between the settings of "
-        "each seed, with 95 % intervals; a method without a bar does not reach the line on every "
-        "seed.",
+        "each seed, with 95 % intervals, cut at the frame; a method without a bar does not reach "
+        "the line on every seed.",
     )
 
 

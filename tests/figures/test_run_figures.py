@@ -288,8 +288,8 @@ def test_a_module_dropped_into_the_package_appears_in_the_report(
     monkeypatch.setattr(figures, "REPORT_FIGURES", style.REPORT_FIGURES)
     names = [figure.name for figure in figures.report_figures()]
     assert names == [
-        "overall", "tradeoff", "fronts", "forgetting", "mine", "rates", "shift", "retention",
-        "probes", "curves", "anchor", "matrices", "costs",
+        "overall", "tradeoff", "fronts", "matched", "forgetting", "mine", "rates", "shift",
+        "retention", "probes", "curves", "anchor", "matrices", "costs",
     ]  # fmt: skip
 
 

@@ -109,3 +109,26 @@ def test_nothing_is_read_without_a_swept_reference() -> None:
     assert matched_frame(sweep("ewc", 0.1), "vanilla").empty
     plain = [cell for cell in sweep("vanilla", 0.2) if cell.baseline == "vanilla"]
     assert matched_frame([*plain, *sweep("ewc", 0.1)], "vanilla").empty
+
+
+def test_the_figure_has_a_bar_for_each_reading() -> None:
+    from clbench import figures
+
+    cells = [*sweep("vanilla", 0.2), *sweep("ewc", 0.1, most=0.8)]
+    (axes,) = figures.matched(cells).axes
+    read_at = [float(c.lines[0].get_xdata()[i]) for c in axes.containers for i in range(3)]
+    assert read_at == pytest.approx([*LEVELS, *LEVELS], abs=0.01)
+    with pytest.raises(ValueError, match="vanilla was not run at several settings"):
+        figures.matched(sweep("ewc", 0.1))
+
+
+def test_the_documentation_states_the_errors_at_equal_learning() -> None:
+    from pathlib import Path
+
+    import pandas as pd
+
+    root = Path(__file__).parents[2]
+    error = pd.read_csv(root / "results" / "verdicts" / "gain.csv")["error"].max()
+    assert error <= 0.06
+    text = (root / "docs" / "read.md").read_text(encoding="utf-8")
+    assert f"at most {error:.3f} of families of equal curves".replace("0.", ".") in text
