@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import marks, means, score_rows
+from clbench.results.statistics import Comparison
+from clbench.suite.baselines import own_values, read_baseline
 from tools.findings import (
     REFERENCE,
     ROOT,
@@ -18,7 +20,7 @@ from tools.findings import (
     filled,
     interval,
     plain,
-    settings_table,
+    setting,
     signed,
     table,
 )
@@ -31,16 +33,9 @@ COLUMNS = {
     "elsewhere": "wrong task",
     "mean_forgetting": "forgetting",
 }
-TUNING = REFERENCE / "findings-sequence-4-tune"
-STUDIES = (
-    Study(
-        "clinc150",
-        "CLINC150",
-        REFERENCE / "findings-clinc150",
-        REFERENCE / "findings-clinc150-tune",
-    ),
-    Study("sequence-4", "four tasks", REFERENCE / "findings-sequence-4", TUNING),
-    Study("sequence-15", "fifteen tasks", REFERENCE / "findings-sequence-15", TUNING),
+ALL, STAGE = (
+    Study(name, label, REFERENCE / f"findings-{name}", REFERENCE / f"findings-{name}-tune")
+    for name, label in (("clinc150", "all classes so far"), ("clinc150-stage", "the stage's"))
 )
 CLAIMS = (
     # Wang et al. 2023, table 1: O-LoRA is ahead of these on the average over the tasks.
@@ -76,7 +71,7 @@ CLAIMS = (
 """Comparisons of the average over the tasks after the last stage, fixed before the runs."""
 HEADS = (
     "vanilla", "frozen", "seq-star", "lora-shared", "o-lora", "ewc-lora", "ewc-lora-head",
-    "ewc-lora-delta", "ewc", "ties", "osf", "replay",
+    "ewc-lora-delta", "ties",
 )  # fmt: skip
 """Methods of which the average with `head_loss = "stage"` is compared with that of "all".
 
@@ -84,26 +79,70 @@ One more family of comparisons on CLINC150, seed by seed, each tuned under its o
 """
 
 
-def finished() -> list[Study]:
-    """Return the studies that have been run."""
-    return [study for study in STUDIES if study.folder.exists()]
+def claims_table() -> str:
+    """Return a Markdown table of the claims, with a column for each treatment of the head."""
+    studies = [study.read() for study in (ALL, STAGE)]
+    found = [answers(cells, question.margin, CLAIMS, (SCORE,)) for cells, question in studies]
+    rows = [
+        [
+            f"`{claim.method}` − `{claim.reference}`",
+            *(text(each.get((claim, SCORE))) for each in found),
+        ]
+        for claim in CLAIMS
+        if any((claim, SCORE) in each for each in found)
+    ]
+    return table(["difference", ALL.label, STAGE.label], rows)
 
 
-def claims_table(studies: Sequence[Study]) -> str:
-    """Return a Markdown table of the claims, with a column for each study."""
-    rows = [[f"`{claim.method}` − `{claim.reference}`"] for claim in CLAIMS]
-    for study in studies:
-        cells, question = study.read()
-        found = answers(cells, question.margin, CLAIMS, (SCORE,))
-        for row, claim in zip(rows, CLAIMS, strict=True):
-            answer = found.get((claim, SCORE))
-            text = ""
-            if answer is not None:
-                ends = answer.difference_low, answer.difference_high
-                verdict = "" if answer.verdict.startswith("no ") else f" {answer.verdict}"
-                text = f"{interval(answer.difference, *ends)}{verdict}"
-            row.append(text)
-    return table(["difference", *(study.label for study in studies)], rows)
+def text(answer: Comparison | None) -> str:
+    """Return a difference with its interval and its verdict; nothing without an answer."""
+    if answer is None:
+        return ""
+    shown = interval(answer.difference, answer.difference_low, answer.difference_high)
+    return shown if answer.verdict.startswith("no ") else f"{shown} {answer.verdict}"
+
+
+def heads() -> dict[tuple[Claim, str], Comparison]:
+    """Return what training the head on the stage's classes alone changes, by method, as a family."""
+    cells, question = ALL.read()
+    other = [
+        cell.model_copy(update={"baseline": f"{cell.baseline} (stage)"}) for cell in STAGE.read()[0]
+    ]
+    claims = [Claim(f"{name} (stage)", name) for name in HEADS]
+    return answers([*cells, *other], question.margin, claims, (SCORE,))
+
+
+def heads_table() -> str:
+    """Return a Markdown table of the averages with both treatments of the head."""
+    averages = [
+        {row["method"]: row[f"{SCORE}_mean"] for row in means(score_rows(study.read()[0]))}
+        for study in (ALL, STAGE)
+    ]
+    rows = [
+        [f"`{claim.reference}`", *(plain(each[claim.reference]) for each in averages), text(answer)]
+        for (claim, _), answer in heads().items()
+    ]
+    return table(["method", ALL.label, STAGE.label, "difference"], rows)
+
+
+def settings_table() -> str:
+    """Return a Markdown table of the tuned settings; * marks an end of what was tried."""
+    rows = []
+    for path in sorted((ALL.tuning / "sweeps").glob("*.toml")):
+        shown = []
+        for study in (ALL, STAGE):
+            tuned = study.tuning / path.name
+            baseline = read_baseline(str(tuned if tuned.exists() else path))
+            ends = {key: {min(axis), max(axis)} for key, axis in baseline.sweep.items()}
+            values = own_values(baseline) if tuned.exists() or study is ALL else {}
+            shown.append(
+                ", ".join(
+                    f"`{key}` {setting(value)}{'*' if value in ends.get(key, ()) else ''}"
+                    for key, value in values.items()
+                )
+            )
+        rows.append([f"`{path.stem}`", *shown])
+    return table(["method", ALL.label, STAGE.label], rows)
 
 
 def scores_table(cells: Sequence[CellResult]) -> str:
@@ -135,14 +174,12 @@ def scores_table(cells: Sequence[CellResult]) -> str:
 
 def tables() -> dict[str, str]:
     """Return the tables of the page by name."""
-    studies = finished()
-    contents = {"claims": claims_table(studies)}
-    for study in studies:
-        cells, _ = study.read()
-        contents[study.name] = scores_table(cells)
-        if study.name != "sequence-15":  # it has the settings of the four tasks
-            contents[f"{study.name}-settings"] = settings_table(study)
-    return contents
+    return {
+        "claims": claims_table(),
+        "heads": heads_table(),
+        "settings": settings_table(),
+        **{study.name: scores_table(study.read()[0]) for study in (ALL, STAGE)},
+    }
 
 
 def main() -> None:
