@@ -103,7 +103,7 @@ def text(answer: Comparison | None) -> str:
 
 
 def heads() -> dict[tuple[Claim, str], Comparison]:
-    """Return what training the head on the stage's classes alone changes, by method, as a family."""
+    """Return what a loss over the stage's classes alone changes, by method, as one family."""
     cells, question = ALL.read()
     other = [
         cell.model_copy(update={"baseline": f"{cell.baseline} (stage)"}) for cell in STAGE.read()[0]

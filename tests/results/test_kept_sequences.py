@@ -14,7 +14,7 @@ from clbench.results.archive import read_archive
 from clbench.results.cell import CellResult, cell_scores
 
 ROOT = Path(__file__).parents[2] / "results" / "reference"
-STUDIES = ("findings-clinc150", "findings-sequence-4", "findings-sequence-15")
+STUDIES = ("findings-clinc150", "findings-clinc150-stage")
 CELLS = {
     f"{study}-{Path(name).stem}": data
     for study in STUDIES
