@@ -146,30 +146,27 @@ def settings_table() -> str:
 
 
 def scores_table(cells: Sequence[CellResult]) -> str:
-    """Return a Markdown table of mean scores, and of time and memory as multiples of vanilla's."""
-    rows = score_rows(cells)
-    names = [n for n in COLUMNS if any(row.get(n) is not None for row in rows)]
-    by_method: dict[str, list[dict[str, float]]] = {}
-    for row in means(rows):
-        by_method.setdefault(row["method"], []).append(row)
+    """Return a Markdown table of mean scores, and of time and memory as multiples of vanilla's.
 
-    def mean(method: str, name: str) -> float:
-        some = [row[f"{name}_mean"] for row in by_method[method]]
-        return float(sum(some) / len(some))
-
+    Time and memory are means over the cells that ran on a GPU.
+    """
+    scores, costs = (
+        {row["method"]: row for row in means(score_rows(some))}
+        for some in (cells, [cell for cell in cells if cell.host["device"] == "cuda"])
+    )
     lines = []
-    for method, some in by_method.items():
-        costs = (
-            mean(method, cost) / mean("vanilla", cost)
+    for method, row in scores.items():
+        flags = [flag for flag in ("keeps_rows", "needs_task_id") if row[flag]]
+        shown = [
+            (signed if name == "mean_forgetting" else plain)(row[f"{name}_mean"])
+            for name in COLUMNS
+        ]
+        multiples = (
+            costs[method][f"{cost}_mean"] / costs["vanilla"][f"{cost}_mean"]
             for cost in ("train_seconds", "training_memory_mb")
         )
-        flags = [flag for flag in ("keeps_rows", "needs_task_id") if some[0][flag]]
-        scores = [
-            signed(mean(method, name)) if name == "mean_forgetting" else plain(mean(method, name))
-            for name in names
-        ]
-        lines.append([f"`{method}`{marks(flags)}", *scores, *(f"{cost:.2f}" for cost in costs)])
-    return table(["method", *(COLUMNS[name] for name in names), "time", "memory"], lines)
+        lines.append([f"`{method}`{marks(flags)}", *shown, *(f"{cost:.2f}" for cost in multiples)])
+    return table(["method", *COLUMNS.values(), "time", "memory"], lines)
 
 
 def tables() -> dict[str, str]:

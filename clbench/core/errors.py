@@ -99,7 +99,9 @@ def join_names(names: Iterable[str]) -> str:
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` with the one or two nearest names; empty if none is near."""
     lowered = {candidate.lower(): candidate for candidate in candidates}
-    near = [lowered[n] for n in get_close_matches(name.lower(), lowered, n=2, cutoff=0.5)]
+    close = get_close_matches(name.lower(), lowered, n=2, cutoff=0.5)
+    ratios = [SequenceMatcher(None, name.lower(), n).ratio() for n in close]
+    near = [lowered[n] for n, ratio in zip(close, ratios, strict=True) if ratio > ratios[0] - 0.2]
     return f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
 
 

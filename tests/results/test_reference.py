@@ -49,7 +49,11 @@ def test_reference_runs_hold_only_cells_without_machine_paths(folder: Path) -> N
     assert all(cell.status == "ok" for cell in content.cells)
     assert Store(folder).read_suite()["name"]
     models = {cell.model for cell in content.cells}
-    assert models <= {"tiny", "all-MiniLM-L6-v2"}  # names, no placeholders of a command
+    assert models <= {
+        "tiny",
+        "all-MiniLM-L6-v2",
+        "SmolLM2-135M-Instruct",
+    }  # names, no placeholders of a command
     assert {*pd.read_csv(folder / "scores.csv")["model"]} == models
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert {"suite.json", "scores.csv", ARCHIVE} <= files.keys()
