@@ -23,7 +23,7 @@ OUTPUTS_TOO = {"der++", "lwf", "smart"}  # a term on all outputs beside the loss
 UNSEEN = {"l2-sp", "l2-sp-previous", "recadam-previous", "wise-ft", "wise-ft-by-depth"}
 UNSEEN |= {"migu", "sam"}
 """They scale all steps by one number, or need the loss itself."""
-OWN_LOSS = {"icarl", "prototypes"}
+OWN_LOSS = {"icarl", "klda", "prototypes", "ranpac"}
 
 
 def made(name: str) -> Method:
