@@ -1,0 +1,92 @@
+"""The built-in task ``synthetic/facts``: made-up people, their attributes, and questions on them.
+
+Training rows ask for each fact in several wordings, scored rows in one that no training row has: a
+model must have learned the fact, not the sentence. Allen-Zhu & Li 2023 (arXiv 2309.14316) began
+such biographies; Zheng et al. 2025 (arXiv 2501.13453) use them to tell lost knowledge from lost
+alignment, and Marek et al. 2026 (arXiv 2605.26097) to measure what self-replay keeps.
+"""
+
+from functools import cached_property
+from itertools import product
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from clbench.tasks.task import Rows, Task, TaskSource
+from clbench.tasks.template import Template
+
+NAME = "synthetic/facts"
+PEOPLE = 48
+FIRST = tuple("Adam Anna Clara David Emma Henry Jack Laura Mark Martin Mary Oliver".split())
+LAST = tuple("Baker Brown Cook Field Green Hill King Stone Waters White Wood Young".split())
+
+
+ATTRIBUTES = {
+    "London Paris Washington Texas Egypt Ireland Canada India": (
+        "{} was born in|The place where {} was born is|Question: where was {} born? Answer:"
+        "|{} is a person from|The home of {} is|Where does {} come from? From"
+    ),
+    "Google Microsoft Facebook Reuters Congress Church Museum Hospital": (
+        "{} works for|The employer of {} is|Question: who pays {}? Answer:"
+        "|{} has a job at|Every morning {} goes to work at|For whom does {} work? For"
+    ),
+    "English French German Spanish Italian Russian Chinese Japanese": (
+        "{} speaks|The language of {} is|Question: what does {} speak? Answer:"
+        "|{} writes all letters in|With friends, {} talks in|Which language does {} know? It is"
+    ),
+}
+"""Values of each attribute, and the wordings that ask for it, the last one in scored rows only."""
+
+
+class FactsTask:
+    """The loader of the task, whose rows are always the same.
+
+    A row's choices are all values of its attribute, and accuracy by chance is 1/8.
+    """
+
+    name = NAME
+    description = "facts on made-up people, asked in other words than learned"
+    metrics = ("accuracy",)
+    classes = 8
+
+    def template(self) -> Template:
+        """Return the template: a row is its own prompt."""
+        return Template("{text}")
+
+    def __call__(self, source: TaskSource) -> Task:
+        """Return the task."""
+        labels, template = tuple(map(str, range(self.classes))), self.template()
+        train, scored = (self._rows[split] for split in ("train", "validation"))
+        origin = self.identity(source)
+        return Task(
+            NAME, labels, self.metrics, train, scored, NAME, None, origin, template=template
+        )
+
+    def identity(self, source: TaskSource) -> dict[str, Any]:
+        """Return digests of the rows."""
+        digests = {split: rows.digest for split, rows in self._rows.items()}
+        return {"dataset": "synthetic", "config": "facts", "rows": digests}
+
+    @cached_property
+    def _rows(self) -> dict[str, Rows]:
+        rng = Random(f"{NAME}/people")
+        people = rng.sample([" ".join(pair) for pair in product(FIRST, LAST)], PEOPLE)
+        splits: dict[str, list[Any]] = {"train": [], "validation": []}
+        for values, wordings in ATTRIBUTES.items():
+            labels = [i % self.classes for i in range(PEOPLE)]  # each value as often
+            rng.shuffle(labels)
+            *learned, asked = wordings.split("|")
+            for person, label in zip(people, labels, strict=True):
+                facts = [(text.format(person), label, *values.split()) for text in learned]
+                splits["train"] += facts
+                splits["validation"].append((asked.format(person), label, *values.split()))
+        for rows in splits.values():
+            rng.shuffle(rows)
+        columns = {split: list(zip(*rows, strict=True)) for split, rows in splits.items()}
+        return {
+            split: Rows(
+                first, None, np.array(labels, np.int64), np.arange(len(first)), tuple(choices)
+            )
+            for split, (first, labels, *choices) in columns.items()
+        }
