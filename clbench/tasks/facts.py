@@ -6,20 +6,19 @@ such biographies; Zheng et al. 2025 (arXiv 2501.13453) use them to tell lost kno
 alignment, and Marek et al. 2026 (arXiv 2605.26097) to measure what self-replay keeps.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from random import Random
 from typing import Any
-
-import numpy as np
 
 from clbench.tasks.task import Rows, Task, TaskSource
 from clbench.tasks.template import Template
 
 NAME = "synthetic/facts"
 PEOPLE = 48
-FIRST = tuple("Adam Anna Clara David Emma Henry Jack Laura Mark Martin Mary Oliver".split())
-LAST = tuple("Baker Brown Cook Field Green Hill King Stone Waters White Wood Young".split())
+FIRST = "Adam Anna Clara David Emma Henry Jack Laura Mark Martin Mary Oliver"
+LAST = "Baker Brown Cook Field Green Hill King Stone Waters White Wood Young"
 
 
 ATTRIBUTES = {
@@ -58,10 +57,8 @@ class FactsTask:
         """Return the task."""
         labels, template = tuple(map(str, range(self.classes))), self.template()
         train, scored = (self._rows[split] for split in ("train", "validation"))
-        origin = self.identity(source)
-        return Task(
-            NAME, labels, self.metrics, train, scored, NAME, None, origin, template=template
-        )
+        task = Task(NAME, labels, self.metrics, train, scored, NAME, template=template)
+        return replace(task, source=self.identity(source))
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
         """Return digests of the rows."""
@@ -71,22 +68,20 @@ class FactsTask:
     @cached_property
     def _rows(self) -> dict[str, Rows]:
         rng = Random(f"{NAME}/people")
-        people = rng.sample([" ".join(pair) for pair in product(FIRST, LAST)], PEOPLE)
-        splits: dict[str, list[Any]] = {"train": [], "validation": []}
+        names = product(FIRST.split(), LAST.split())
+        people = rng.sample([" ".join(pair) for pair in names], PEOPLE)
+        splits: dict[str, Any] = {"train": [], "validation": []}
         for values, wordings in ATTRIBUTES.items():
             labels = [i % self.classes for i in range(PEOPLE)]  # each value as often
             rng.shuffle(labels)
-            *learned, asked = wordings.split("|")
             for person, label in zip(people, labels, strict=True):
-                facts = [(text.format(person), label, *values.split()) for text in learned]
-                splits["train"] += facts
-                splits["validation"].append((asked.format(person), label, *values.split()))
-        for rows in splits.values():
+                facts = [
+                    (text.format(person), label, *values.split()) for text in wordings.split("|")
+                ]
+                splits["train"] += facts[:-1]
+                splits["validation"] += facts[-1:]
+        for split, rows in splits.items():
             rng.shuffle(rows)
-        columns = {split: list(zip(*rows, strict=True)) for split, rows in splits.items()}
-        return {
-            split: Rows(
-                first, None, np.array(labels, np.int64), np.arange(len(first)), tuple(choices)
-            )
-            for split, (first, labels, *choices) in columns.items()
-        }
+            first, answers, *choices = zip(*rows, strict=True)
+            splits[split] = replace(Rows.of(first, None, answers), choices=tuple(choices))
+        return splits
