@@ -15,8 +15,8 @@ from typing import Any
 from clbench.tasks.task import Rows, Task, TaskSource
 from clbench.tasks.template import Template
 
-NAME = "synthetic/facts"
-PEOPLE = 48
+PEOPLE = {"facts": 48, "new-facts": 16}
+"""How many people each task is about; nobody is in both."""
 FIRST = "Adam Anna Clara David Emma Henry Jack Laura Mark Martin Mary Oliver"
 LAST = "Baker Brown Cook Field Green Hill King Stone Waters White Wood Young"
 
@@ -39,15 +39,16 @@ ATTRIBUTES = {
 
 
 class FactsTask:
-    """The loader of the task, whose rows are always the same.
+    """The loader of a task, whose rows are always the same: ``synthetic/facts`` or ``new-facts``.
 
     A row's choices are all values of its attribute, and accuracy by chance is 1/8.
     """
 
-    name = NAME
-    description = "facts on made-up people, asked in other words than learned"
     metrics = ("accuracy",)
     classes = 8
+
+    def __init__(self, kind: str, description: str) -> None:
+        self.kind, self.name, self.description = kind, f"synthetic/{kind}", description
 
     def template(self) -> Template:
         """Return the template: a row is its own prompt."""
@@ -57,31 +58,42 @@ class FactsTask:
         """Return the task."""
         labels, template = tuple(map(str, range(self.classes))), self.template()
         train, scored = (self._rows[split] for split in ("train", "validation"))
-        task = Task(NAME, labels, self.metrics, train, scored, NAME, template=template)
+        task = Task(self.name, labels, self.metrics, train, scored, self.name, template=template)
         return replace(task, source=self.identity(source))
 
     def identity(self, source: TaskSource) -> dict[str, Any]:
         """Return digests of the rows."""
         digests = {split: rows.digest for split, rows in self._rows.items()}
-        return {"dataset": "synthetic", "config": "facts", "rows": digests}
+        return {"dataset": "synthetic", "config": self.kind, "rows": digests}
 
     @cached_property
     def _rows(self) -> dict[str, Rows]:
-        rng = Random(f"{NAME}/people")
-        names = product(FIRST.split(), LAST.split())
-        people = rng.sample([" ".join(pair) for pair in names], PEOPLE)
+        names = [" ".join(pair) for pair in product(FIRST.split(), LAST.split())]
+        taken: set[str] = set()
+        for kind, count in PEOPLE.items():
+            rng = Random(f"synthetic/{kind}/people")
+            people = rng.sample([name for name in names if name not in taken], count)
+            taken |= set(people)
+            if kind == self.kind:
+                break
         splits: dict[str, Any] = {"train": [], "validation": []}
         for values, wordings in ATTRIBUTES.items():
-            labels = [i % self.classes for i in range(PEOPLE)]  # each value as often
-            rng.shuffle(labels)
-            for person, label in zip(people, labels, strict=True):
-                facts = [
-                    (text.format(person), label, *values.split()) for text in wordings.split("|")
-                ]
+            answers = [i % self.classes for i in range(count)]  # each value as often
+            rng.shuffle(answers)
+            for person, answer in zip(people, answers, strict=True):
+                texts = [text.format(person) for text in wordings.split("|")]
+                facts = [(text, answer, *values.split()) for text in texts]
                 splits["train"] += facts[:-1]
                 splits["validation"] += facts[-1:]
         for split, rows in splits.items():
             rng.shuffle(rows)
-            first, answers, *choices = zip(*rows, strict=True)
-            splits[split] = replace(Rows.of(first, None, answers), choices=tuple(choices))
+            first, labels, *choices = zip(*rows, strict=True)
+            splits[split] = replace(Rows.of(first, None, labels), choices=tuple(choices))
         return splits
+
+
+FACTS = (
+    FactsTask("facts", "facts on made-up people, asked in other words than learned"),
+    FactsTask("new-facts", "the same on fewer other people"),
+)
+"""The tasks."""

@@ -12,7 +12,7 @@ import numpy as np
 from clbench.core.errors import DataError, UnknownNameError, describe_type, did_you_mean
 from clbench.core.files import digest
 from clbench.core.registry import Registry
-from clbench.tasks.facts import FactsTask
+from clbench.tasks.facts import FACTS
 from clbench.tasks.hub_task import HubTask, Newsgroups
 from clbench.tasks.metrics import METRICS, TEXT_METRICS, check_metrics, is_foreign, metrics_for
 from clbench.tasks.spec import FileTaskSpec, HubTaskSpec, OwnTaskSpec
@@ -50,7 +50,8 @@ with Path(__file__).with_name("text_tasks.toml").open("rb") as _file:
 TASKS.add("20newsgroups", Newsgroups())
 for _kind, _synthetic in SPECS.items():
     TASKS.add(f"synthetic/{_kind}", _synthetic)
-TASKS.add(FactsTask.name, FactsTask())
+for _facts in FACTS:
+    TASKS.add(_facts.name, _facts)
 
 
 def task(name: str) -> Callable[[Loader], Loader]:

@@ -1,44 +1,54 @@
-"""The built-in task of facts: the same people in both splits, in wordings that differ."""
+"""The built-in tasks of facts: the same people in both splits, in wordings that differ."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from clbench.tasks.facts import ATTRIBUTES, FIRST, LAST, PEOPLE
 from clbench.tasks.registry import load_task, task_identity
 from clbench.tasks.task import Rows
+
+NAMES = {*FIRST.split(), *LAST.split()}
+TASKS = {kind: load_task(f"synthetic/{kind}", data=None, base=Path(), own={}) for kind in PEOPLE}
+DIGESTS = {
+    "facts": ("3ca3c34ff3f1baeda4ec38faaf3a1088", "ed3d311dd4a41915a82bfcb4cd2bb9cb"),
+    "new-facts": ("9124675a77e8d239a289f490da241e93", "d3495bfa843d46140b7b986271421585"),
+}
 
 
 def facts(rows: Rows) -> Counter[tuple[str, str]]:
     """Return how often each person has each value: both names of a person are in every text."""
     texts = ["".join(c if c.isalnum() else " " for c in text).split() for text in rows.first]
-    people = [" ".join(sorted(w for w in words if w in NAMES)) for words in texts]
+    people = [" ".join(word for word in words if word in NAMES) for words in texts]
     values = [choices[label] for *choices, label in zip(*rows.choices, rows.labels, strict=True)]
     return Counter(zip(people, values, strict=True))
 
 
-TASK = load_task("synthetic/facts", data=None, base=Path(), own={})
-NAMES = {*FIRST.split(), *LAST.split()}
-
-
-def test_the_rows_never_change() -> None:
-    digests = TASK.train.digest, TASK.validation.digest
-    assert digests == ("3ca3c34ff3f1baeda4ec38faaf3a1088", "ed3d311dd4a41915a82bfcb4cd2bb9cb")
-    identity = task_identity("synthetic/facts", data=None, base=Path(), own={})
-    assert identity["rows"] == dict(zip(("train", "validation"), digests, strict=True))
-    assert [choices[0] for choices in TASK.validation.choices] == [
+@pytest.mark.parametrize("kind", PEOPLE)
+def test_the_rows_never_change(kind: str) -> None:
+    task, name = TASKS[kind], f"synthetic/{kind}"
+    assert (task.train.digest, task.validation.digest) == DIGESTS[kind]
+    identity = task_identity(name, data=None, base=Path(), own={})
+    assert identity == {"name": name, **task.source}
+    assert [choices[0] for choices in TASKS["facts"].validation.choices] == [
         "English", "French", "German", "Spanish", "Italian", "Russian", "Chinese", "Japanese",
     ]  # fmt: skip
 
 
-def test_scored_rows_ask_for_the_facts_of_training_rows_in_another_wording() -> None:
-    learned, asked = facts(TASK.train), facts(TASK.validation)
-    assert len(asked) == PEOPLE * len(ATTRIBUTES) == len(TASK.validation) == 144
+@pytest.mark.parametrize("kind", PEOPLE)
+def test_scored_rows_ask_for_the_facts_of_training_rows_in_another_wording(kind: str) -> None:
+    task = TASKS[kind]
+    learned, asked = facts(task.train), facts(task.validation)
+    assert len(asked) == PEOPLE[kind] * len(ATTRIBUTES) == len(task.validation)
     assert set(asked.values()) == {1}
     assert learned == Counter(dict.fromkeys(asked, 5))
-    assert not {*TASK.train.first} & {*TASK.validation.first}
+    assert not {*task.train.first} & {*task.validation.first}
+    assert {*Counter(value for _, value in asked).values()} == {PEOPLE[kind] // 8}
 
 
-def test_every_value_is_right_as_often() -> None:
-    assert {*Counter(value for _, value in facts(TASK.validation)).values()} == {6}
+def test_the_tasks_are_about_different_people() -> None:
+    old, new = ({person for person, _ in facts(task.validation)} for task in TASKS.values())
+    assert (len(old), len(new), len(old & new)) == (48, 16, 0)
