@@ -1,4 +1,4 @@
-"""The built-in task ``synthetic/facts``: made-up people, their attributes, and questions on them.
+"""The built-in tasks ``synthetic/facts`` and ``new-facts``: attributes of made-up people.
 
 Training rows ask for each fact in several wordings, scored rows in one that no training row has: a
 model must have learned the fact, not the sentence. Allen-Zhu & Li 2023 (arXiv 2309.14316) began
@@ -12,7 +12,8 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from clbench.tasks.task import Rows, Task, TaskSource
+from clbench.tasks.synthetic import SyntheticTask
+from clbench.tasks.task import Rows
 from clbench.tasks.template import Template
 
 PEOPLE = {"facts": 48, "new-facts": 16}
@@ -38,44 +39,25 @@ ATTRIBUTES = {
 """Values of each attribute, and the wordings that ask for it, the last one in scored rows only."""
 
 
-class FactsTask:
-    """The loader of a task, whose rows are always the same: ``synthetic/facts`` or ``new-facts``.
+class FactsTask(SyntheticTask):
+    """The loader of a task, whose rows are always the same.
 
     A row's choices are all values of its attribute, and accuracy by chance is 1/8.
     """
-
-    metrics = ("accuracy",)
-    classes = 8
-
-    def __init__(self, kind: str, description: str) -> None:
-        self.kind, self.name, self.description = kind, f"synthetic/{kind}", description
 
     def template(self) -> Template:
         """Return the template: a row is its own prompt."""
         return Template("{text}")
 
-    def __call__(self, source: TaskSource) -> Task:
-        """Return the task."""
-        labels, template = tuple(map(str, range(self.classes))), self.template()
-        train, scored = (self._rows[split] for split in ("train", "validation"))
-        task = Task(self.name, labels, self.metrics, train, scored, self.name, template=template)
-        return replace(task, source=self.identity(source))
-
-    def identity(self, source: TaskSource) -> dict[str, Any]:
-        """Return digests of the rows."""
-        digests = {split: rows.digest for split, rows in self._rows.items()}
-        return {"dataset": "synthetic", "config": self.kind, "rows": digests}
-
     @cached_property
     def _rows(self) -> dict[str, Rows]:
         names = [" ".join(pair) for pair in product(FIRST.split(), LAST.split())]
-        taken: set[str] = set()
         for kind, count in PEOPLE.items():
             rng = Random(f"synthetic/{kind}/people")
-            people = rng.sample([name for name in names if name not in taken], count)
-            taken |= set(people)
+            people = rng.sample(names, count)
             if kind == self.kind:
                 break
+            names = [name for name in names if name not in people]
         splits: dict[str, Any] = {"train": [], "validation": []}
         for values, wordings in ATTRIBUTES.items():
             answers = [i % self.classes for i in range(count)]  # each value as often
@@ -93,7 +75,7 @@ class FactsTask:
 
 
 FACTS = (
-    FactsTask("facts", "facts on made-up people, asked in other words than learned"),
-    FactsTask("new-facts", "the same on fewer other people"),
+    FactsTask("facts", tuple("01234567"), "facts on made-up people, in other words", pair=False),
+    FactsTask("new-facts", tuple("01234567"), "facts on fewer other people", pair=False),
 )
 """The tasks."""

@@ -48,10 +48,8 @@ with Path(__file__).with_name("text_tasks.toml").open("rb") as _file:
             _spec = HubTaskSpec(**{**_content["common"], **_table})
             TASKS.add(f"{_group}/{_name}", HubTask(f"{_group}/{_name}", _spec, packaged=True))
 TASKS.add("20newsgroups", Newsgroups())
-for _kind, _synthetic in SPECS.items():
-    TASKS.add(f"synthetic/{_kind}", _synthetic)
-for _facts in FACTS:
-    TASKS.add(_facts.name, _facts)
+for _synthetic in (*SPECS.values(), *FACTS):
+    TASKS.add(f"synthetic/{_synthetic.kind}", _synthetic)
 
 
 def task(name: str) -> Callable[[Loader], Loader]:
