@@ -19,18 +19,15 @@ The questions, scores and fits were fixed before the first cell was kept:
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from functools import cache
-from statistics import fmean, median
-from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from clbench.figures import style
-from clbench.results.cell import CellResult, cell_scores
+from clbench.results.cell import cell_scores
 from clbench.results.matched import LEVELS, read_curve
 from clbench.results.statistics import Floats, summarise
 from clbench.results.store import Store
@@ -39,34 +36,37 @@ from tools.findings import REFERENCE, ROOT, filled, interval, plain, table
 PAGE = ROOT / "docs" / "findings-decoders.md"
 FIGURE = ROOT / "docs" / "figures" / "findings-decoder.svg"
 FOLDER = REFERENCE / "findings-decoder"
+ANSWERS = {"": "right answers", "_base": "base’s answers", "_own": "own answers"}
 MEASURES = {
-    "forward_kl": "forward KL, right answers",
-    "reverse_kl": "reverse KL, right answers",
-    "forward_kl_base": "forward KL, base’s answers",
-    "reverse_kl_base": "reverse KL, base’s answers",
-    "forward_kl_own": "forward KL, own answers",
-    "reverse_kl_own": "reverse KL, own answers",
-    "divergence": "control: forward KL on unrelated text",
+    **{f"{d}_kl{a}": f"{d} KL, {ANSWERS[a]}" for a in ANSWERS for d in ("forward", "reverse")},
+    "divergence": "control: forward KL, unrelated text",
     "p_s": "control: new facts learned",
 }
 KEPT = {"p_o": "old facts kept", "text_loss_added": "text loss added"}
 ON_POLICY = ("self-replay", "self-sft", "sdft")
-FORGOT = 0.1
-DRAWS, SEED = 2000, 0
+FORGOT, DRAWS, SEED = 0.1, 500, 0
 
 
 @cache
-def kept() -> tuple[CellResult, ...]:
-    """Return the finished cells of the seeds that every baseline has."""
-    cells = [cell for cell in Store(FOLDER).read().cells if cell.status == "ok"]
-    sizes = Counter(cell.seed for cell in cells)
-    return tuple(cell for cell in cells if sizes[cell.seed] == max(sizes.values()))
+def kept() -> pd.DataFrame:
+    """Return the scores of the finished cells of the seeds that every baseline has.
 
-
-@cache
-def values(name: str) -> Floats:
-    """Return a score of all kept cells, shape (n,)."""
-    return np.array([cell_scores(cell)[name] for cell in kept()], dtype=float)
+    ``relearned`` is the number of rows that brought back a loss of `FORGOT` or more, infinite if
+    none did, and NaN for a smaller loss.
+    """
+    rows = []
+    for cell in (cell for cell in Store(FOLDER).read().cells if cell.status == "ok"):
+        again, rows_again = dict(cell.relearning), np.inf
+        if again["recovered"]:
+            rows_again = again["rows"][-1]
+        lost = (cell.scores["forgetting"] or 0.0) >= FORGOT
+        own = {"baseline": cell.baseline, "method": cell.method, "seed": cell.seed}
+        floor = cell.floors[-1] or 0.0
+        rows.append({**cell_scores(cell), **own, "floor": floor,
+                     "relearned": rows_again if lost else np.nan})  # fmt: skip
+    frame = pd.DataFrame(rows)
+    sizes = frame.groupby("seed")["baseline"].transform("size")
+    return frame[sizes == sizes.max()].reset_index(drop=True)
 
 
 def r_squared(x: Floats, y: Floats, groups: Floats, *, unseen: bool) -> float:
@@ -86,9 +86,8 @@ def r_squared(x: Floats, y: Floats, groups: Floats, *, unseen: bool) -> float:
 @cache
 def r2(measure: str, score: str, *, unseen: bool = False) -> tuple[float, float, float]:
     """Return R² and its 95 % interval by bootstrap, of seeds, and if `unseen` of methods too."""
-    x, y, rng = values(measure), values(score), np.random.default_rng(SEED)
-    names, methods = np.unique([c.method for c in kept()], return_inverse=True)
-    seeds, blocks = np.unique([c.seed for c in kept()], return_inverse=True)
+    x, y, rng = *(kept()[name].to_numpy() for name in (measure, score)), np.random.default_rng(SEED)
+    (methods, names), (blocks, seeds) = (pd.factorize(kept()[key]) for key in ("method", "seed"))
     draws = []
     for _ in range(DRAWS):
         some = rng.integers(len(names), size=len(names)) if unseen else np.arange(len(names))
@@ -102,15 +101,10 @@ def r2(measure: str, score: str, *, unseen: bool = False) -> tuple[float, float,
 
 def curve(method: str) -> Floats:
     """Return shares of vanilla's gain learned, and −p_o, shape (seeds, settings, 2)."""
-    own = [c for c in kept() if c.baseline == "vanilla"]
-    floor = own[0].floors[-1] or 0.0
-    gain = fmean(c.scores["p_s"] or 0.0 for c in own) - floor
-    points: dict[int, list[list[float]]] = {}
-    for cell in sorted(kept(), key=lambda cell: cell.baseline):
-        if cell.method == method:
-            learned = ((cell.scores["p_s"] or 0.0) - floor) / gain
-            points.setdefault(cell.seed, []).append([learned, -(cell.scores["p_o"] or 0.0)])
-    return np.array([points[seed] for seed in sorted(points)])
+    frame, floor = kept(), kept()["floor"].mean()
+    gain = frame[frame["baseline"] == "vanilla"]["p_s"].mean() - floor
+    own = frame[frame["method"] == method].pivot(index="seed", columns="baseline")
+    return np.stack([(own["p_s"].to_numpy() - floor) / gain, -own["p_o"].to_numpy()], axis=-1)
 
 
 def matched(method: str, level: float) -> tuple[float, float, float] | None:
@@ -118,39 +112,31 @@ def matched(method: str, level: float) -> tuple[float, float, float] | None:
     (ours, bend), (theirs, other) = (read_curve(curve(m), level) for m in (method, "vanilla"))
     if not np.isfinite([*ours, *theirs, bend, other]).all():
         return None
-    found = summarise(
-        list(map(float, theirs - ours)), float(np.hypot(bend, other)) * len(ours) ** 0.5
-    )
+    step = float(np.hypot(bend, other)) * len(ours) ** 0.5
+    found = summarise([float(value) for value in theirs - ours], step)
     return found.mean, found.low, found.high
-
-
-def relearned(cells: Sequence[CellResult]) -> str:
-    """Return the median of the rows that bring the facts back, over cells that lost them."""
-    lost: list[Any] = [c.relearning for c in cells if (c.scores["forgetting"] or 0.0) >= FORGOT]
-    counts = [r["rows"][-1] if r["recovered"] else np.inf for r in lost]
-    middle = median(counts) if counts else 0
-    return "" if not counts else f"{middle:g}" if middle < np.inf else "more than 32"
 
 
 def tables() -> dict[str, str]:
     """Return the tables of the page by name."""
     shown = [(score, unseen) for score in KEPT for unseen in (False, True)]
-    fits, learned, points = [], [], []
+    fits = []
     for name, label in MEASURES.items():
         found = [r2(name, score, unseen=unseen) for score, unseen in shown]
         fits.append([label, *("{} [{}, {}]".format(*(plain(v, 2) for v in f)) for f in found)])
-    for method in ON_POLICY:
-        found = [matched(method, level) for level in LEVELS]
-        learned.append([f"`{method}`", *(interval(*f) if f else "not reached" for f in found)])
-    for name in dict.fromkeys(c.baseline for c in kept()):
-        own = [i for i, c in enumerate(kept()) if c.baseline == name]
-        means = [values(s)[own].mean() for s in ("p_s", *KEPT, "forward_kl", "divergence")]
-        rows = relearned([kept()[i] for i in own])
-        points.append([f"`{name}`", *map(plain, means), rows])
-    heads = [f"{KEPT[s]}, R² {'for unseen methods' if u else ''}".strip() for s, u in shown]
-    marks = ["new facts", *KEPT.values(), "forward KL", "KL on text", "rows to relearn"]
+    read = {method: [matched(method, level) for level in LEVELS] for method in ON_POLICY}
+    learned = [
+        [f"`{m}`", *(interval(*f) if f else "not reached" for f in r)] for m, r in read.items()
+    ]
+    points = []
+    for name, own in kept().groupby("baseline", sort=False):
+        means = [plain(own[s].mean()) for s in ("p_s", *KEPT, "forward_kl", "divergence")]
+        lost = own["relearned"].dropna()
+        points.append([f"`{name}`", *means, f"{np.isfinite(lost).sum()} of {len(lost)}"])
+    heads = [f"{KEPT[s]}{', unseen methods' if u else ''}" for s, u in shown]
+    marks = ["new facts", *KEPT.values(), "forward KL", "KL on text", "relearned"]
     return {
-        "decoder-kl": table(["measure", *heads], fits),
+        "decoder-kl": table(["R² of", *heads], fits),
         "decoder-matched": table(["method", *(f"{plain(v, 2)} learned" for v in LEVELS)], learned),
         "decoder-points": table(["baseline", *marks], points),
     }
@@ -159,15 +145,14 @@ def tables() -> dict[str, str]:
 def draw() -> Figure:
     """Draw the facts kept against KL on the new task, and against KL on unrelated text."""
     figure, grid = style.panels(2, width=4.6, height=3.4, columns=2)
-    looks = style.looks_of(dict.fromkeys(c.method for c in kept()))
-    y = values("p_o")
+    looks = style.looks_of(kept()["method"].unique())
     for axes, name in zip(grid, ("forward_kl", "divergence"), strict=True):
-        x = values(name)
         for method, (color, mark, scale, _) in looks.items():
-            own = [i for i, c in enumerate(kept()) if c.method == method]
-            axes.plot(x[own], y[own], mark, ls="none", ms=3 * scale, color=color, alpha=0.7)
-        line = np.linspace(x.min(), x.max(), 100)
-        axes.plot(line, np.polyval(np.polyfit(x, y, 2), line), "-", lw=1, color=style.GREY)
+            own = kept()[kept()["method"] == method]
+            axes.plot(own[name], own["p_o"], mark, ls="none", ms=3 * scale, color=color, alpha=0.7)
+        line = np.linspace(0.0, kept()[name].max(), 100)
+        fit = np.polyfit(kept()[name], kept()["p_o"], 2)
+        axes.plot(line, np.polyval(fit, line), "-", lw=1, color=style.GREY)
         axes.set_xlabel(f"{MEASURES[name].removeprefix('control: ')}, nats a token")
         axes.set_ylabel("old facts kept (p_o)")
     style.legend(figure, looks)
