@@ -12,7 +12,6 @@ import pytest
 from clbench.results.archive import read_archive
 from clbench.suite.read import read_suite
 from tools import findings_decoder as page
-from tools.findings import plain
 
 
 @cache
@@ -33,7 +32,7 @@ def test_all_methods_of_the_suite_have_all_kept_seeds() -> None:
     by_baseline = {frozenset(own["seed"]) for _, own in frame.groupby("baseline")}
     assert len(by_baseline) == 1
     assert len(frame) == len(next(iter(by_baseline))) * frame["baseline"].nunique()
-    assert {*frame["baseline"]} == {*read_suite("findings-decoder").file.methods}
+    assert {*frame["baseline"]} == {*read_suite("findings-decoder").file.methods} - page.LEFT_OUT
 
 
 def test_scores_follow_from_the_files() -> None:
