@@ -134,7 +134,9 @@ def tables() -> dict[str, str]:
     fits = []
     for name, label in MEASURES.items():
         found = [r2(name, score, unseen=unseen) for score, unseen in shown]
-        fits.append([label, *("{} [{}, {}]".format(*(plain(v, 2) for v in f)) for f in found)])
+        ranks = kept()[[name, "p_o"]].rank().corr().iloc[0, 1]  # not declared beforehand
+        texts = ["{} [{}, {}]".format(*(plain(v, 2) for v in f)) for f in found]
+        fits.append([label, *texts, plain(ranks, 2)])
     read = {method: [matched(method, level) for level in LEVELS] for method in ON_POLICY}
     learned = [
         [f"`{m}`", *(interval(*f) if f else "not reached" for f in r)] for m, r in read.items()
@@ -147,7 +149,7 @@ def tables() -> dict[str, str]:
     heads = [f"{KEPT[s]}{', unseen methods' if u else ''}" for s, u in shown]
     marks = ["new facts", *KEPT.values(), "forward KL", "KL on text", "relearned"]
     return {
-        "decoder-kl": table(["R² of", *heads], fits),
+        "decoder-kl": table(["R² of", *heads, "ranks"], fits),
         "decoder-matched": table(["method", *(f"{plain(v, 2)} learned" for v in LEVELS)], learned),
         "decoder-points": table(["baseline", *marks], points),
     }
@@ -166,6 +168,7 @@ def draw() -> Figure:
         axes.plot(line, np.polyval(fit, line), "-", lw=1, color=style.GREY)
         axes.set_xlabel(f"{MEASURES[name].removeprefix('control: ')}, nats a token")
         axes.set_ylabel("old facts kept (p_o)")
+        axes.set_ylim(0.0, 1.0)
     style.legend(figure, looks)
     return style.captioned(figure, "A mark is a cell; lines are the quadratics over all cells.")
 
