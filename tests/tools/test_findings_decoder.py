@@ -12,6 +12,7 @@ import pytest
 from clbench.results.archive import read_archive
 from clbench.suite.read import read_suite
 from tools import findings_decoder as page
+from tools.findings import plain
 
 
 @cache
@@ -68,3 +69,68 @@ def test_a_curve_is_a_share_of_what_vanilla_learned() -> None:
     own = curve[:, names.index("vanilla")]
     assert fmean(own[:, 0]) == pytest.approx(1.0)
     assert -own[:, 1].mean() == pytest.approx(frame.query("baseline == 'vanilla'")["p_o"].mean())
+
+
+def test_the_answers_on_kl() -> None:
+    def shown(measure: str, score: str) -> str:
+        value, low, high = page.r2(measure, score)
+        return f"{plain(value, 2)} [{plain(low, 2)}, {plain(high, 2)}]"
+
+    assert f"explains R² {shown('forward_kl', 'p_o')} of the old facts kept" in text()
+    assert f"learned of the new task explains {shown('p_s', 'p_o')}." in text()
+    others = [page.r2(m, "p_o")[0] for m in page.MEASURES if "_kl" in m and m != "forward_kl"]
+    assert f"other answers {plain(min(others), 2)} to {plain(max(others), 2)}, while" in text()
+    assert page.r2("forward_kl", "p_o")[0] > max(others) > page.r2("divergence", "p_o")[2]
+    _, *ends = page.r2("forward_kl", "p_o", unseen=True)
+    assert "of R² reaches from {} to {},".format(*(plain(end, 2) for end in ends)) in text()
+    assert f"the declared quadratic ({shown('divergence', 'p_o')})" in text()
+    assert f"lost on text follows from it ({shown('divergence', 'text_loss_added')})" in text()
+    assert f"forward KL on the new task ({shown('forward_kl', 'text_loss_added')})" in text()
+    frame = page.kept()
+    ranks = frame[["divergence", "forward_kl", "p_o"]].rank().corr()["p_o"]
+    ends = [plain(ranks[name], 2) for name in ("divergence", "forward_kl")]
+    assert "it predicts as well ({} against {}),".format(*ends) in text()
+    fit = np.polyfit(frame["forward_kl"], frame["p_o"], 2)
+    own = frame[frame["baseline"] == "replay"]
+    ends = [plain(own["p_o"].mean()), plain(np.polyval(fit, own["forward_kl"]).mean())]
+    assert "`replay` keeps {} where the fit says {}".format(*ends) in text()
+
+
+def test_the_answers_on_methods() -> None:
+    frame = page.kept()
+    mean = frame.groupby("baseline")[["p_s", "p_o"]].mean()
+    both = {
+        name: tuple(map(plain, row)) for name, row in zip(mean.index, mean.to_numpy(), strict=True)
+    }
+    for name, shown in (
+        ("self-sft-drop-half", "(`self-sft`, {} learned and {} kept at half the rate)"),
+        ("vanilla-quarter", "at a quarter of the rate ({} and {})"),
+        ("self-replay-half", "({} and {} with the largest share"),
+        ("vanilla", "plain fine-tuning {} and {}); no curve reaches"),
+        ("freeze-bottom", "does ({} learned and {} kept)"),
+        ("replay", "`replay` learns {}, as much as plain fine-tuning, and keeps {}."),
+        ("talr", "`talr` ({} learned, {} kept)"),
+        ("dft", "`dft` ({}, {})"),
+        ("vanilla-half", "at half the rate ({}, {}), which learns more."),
+    ):
+        assert shown.format(*both[name]) in text(), name
+    assert not [f for m in page.ON_POLICY for v in page.LEVELS if (f := page.matched(m, v))]
+    lost = frame["relearned"].dropna()
+    assert f"in {np.isfinite(lost).sum()} of the {len(lost)} cells that lost" in text()
+    counts = frame["baseline"].nunique(), frame["method"].nunique()
+    assert "Each of {} strengths of {} methods ran on".format(*counts) in text()
+    assert f"two seeds only**, {len(frame)} cells" in text()
+
+
+def test_what_the_cells_left_out_and_the_notes_say() -> None:
+    cells = [json.loads(data) for data in read_archive(page.FOLDER).values()]
+    assert f"The {len(cells)} cells kept" in text()
+    assert "Five are strengths that were left out" in text()
+    assert len([c for c in cells if c["baseline"] in page.LEFT_OUT]) == 5
+    learned = [c["R"][-1][-1] for c in cells if c["method"] == "sdft"]
+    assert f"({plain(min(learned))} to {plain(max(learned))} at three rates, .125" in text()
+    notes = [note for c in cells if c["method"] == "self-sft" for note in c["notes"]]
+    right = [int(n.split()[2]) for n in notes if n.startswith("self-sft: synthetic/new-facts")]
+    assert (
+        f"{fmean(right) / 240:.0%}".replace("%", " %") + " of the new prompts had a right" in text()
+    )
