@@ -23,12 +23,12 @@ peft = pytest.importorskip("peft")
 def save_adapter(folder: Path, model: Any, **options: Any) -> str:
     """Save a LoRA of rank 2 on the queries, with weights that change the model."""
     config = peft.LoraConfig(r=2, lora_alpha=4, **options)
-    adapted = peft.get_peft_model(model, config)
     torch.manual_seed(0)
+    adapted = peft.get_peft_model(model, config)
     with torch.no_grad():
         for name, value in adapted.named_parameters():
             if "lora_B" in name:
-                value.normal_(std=0.5)
+                value.normal_(std=1.0)
     adapted.save_pretrained(folder)
     return str(folder)
 
