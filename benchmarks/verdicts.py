@@ -8,8 +8,8 @@ each with Bonferroni's correction for the family. By kind of noise and number of
 prints the largest family-wise error over sizes of families, and the mean power. It then prints the
 error and power of a run that adds seeds until every comparison is settled, the error where runs
 collapse or the reference is skewed, the coverage of intervals over seeds and rows and over
-scenarios, and the error of comparisons of trade-off curves and of readings at equal learning. Noise
-is counted in rows of a data set, so that scores have steps:
+scenarios, and the error of comparisons of trade-off curves; `matched.py` simulates readings at
+equal learning. Noise is counted in rows of a data set, so that scores have steps:
 
     equal      every method and the reference have a standard deviation of 10 rows
     unequal    methods 1 to 30, evenly in the logarithm; the reference 10
@@ -27,7 +27,7 @@ standard deviation of 2 or 10 rows. A skewed reference has gamma noise of 10 row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,6 @@ from machine import make_parser, write_json
 from scipy import stats
 
 from clbench.results.fronts import pseudo_volumes
-from clbench.results.matched import FEWEST_SETTINGS, LEVELS, read_curve
 from clbench.results.score_tables import ANYWHERE
 from clbench.results.statistics import (
     ALPHA,
@@ -365,128 +364,6 @@ def fronts(draws: int, rng: np.random.Generator) -> dict[str, float]:
     return shares
 
 
-DOSES = {
-    "same": (0.12, 1.0, "even"),
-    "shifted": (0.2, 0.95, "even"),
-    "logarithmic": (0.1, 1.0, "log"),
-}
-"""Least and most training of a sweep, and how its settings are spread."""
-SETTINGS = 7
-GAIN_NOISES = {"rows": (0.03, 0.01, 0.02), "loud": (0.08, 0.02, 0.0), "quiet": (0.01, 0.003, 0.03)}
-"""Standard deviations of each setting in what is learned and in forgetting, and that of a seed."""
-
-
-def gain_curve(kind: str, dose: Floats) -> tuple[Floats, Floats]:
-    """Return what is truly learned and forgotten at doses of training between 0 and 1."""
-    saturated = 1.1 * (1.0 - np.exp(-2.5 * dose)) / (1.0 - np.exp(-2.5))
-    match kind:
-        case "straight":
-            return 1.15 * dose, 0.2 * dose
-        case "bent":
-            return saturated, 0.25 * dose**2
-        case "flat":
-            return saturated, np.full_like(dose, 0.02)
-        case "humped":  # forgetting rises, falls and rises
-            return 1.15 * dose, 0.1 + 0.1 * np.sin(6.0 * dose)
-        case _:  # too much training learns less
-            x = np.where(dose <= 0.7, 1.1 * (1 - (1 - dose / 0.7) ** 2), 1.1 - 1.2 * (dose - 0.7))
-            return x, 0.02 + 0.3 * dose**2.5
-
-
-def read_curves(points: Floats, level: float) -> tuple[Floats, Floats]:
-    """Return what `read_curve` does for many draws: shapes (draws, seeds) and (draws,)."""
-    x, y = points[..., 0], points[..., 1]
-    beats = (x[:, :, None] >= x[..., None]) & (y[:, :, None] < y[..., None])
-    kept = ~beats.all(1).any(-1)
-
-    def pick(table: Floats, at: npt.NDArray[np.int64]) -> Floats:
-        at = np.clip(at, 0, table.shape[-1] - 1)
-        return np.take_along_axis(table, at[..., None], -1)[..., 0]
-
-    def around(x: Floats, y: Floats) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-        order = x.argsort(-1, kind="stable")
-        x, y = np.take_along_axis(x, order, -1), np.take_along_axis(y, order, -1)
-        last = np.isfinite(x).sum(-1) - 1
-        return x, y, np.clip((x <= level).sum(-1), 1, np.maximum(last, 1))
-
-    with np.errstate(invalid="ignore", divide="ignore"):
-        xs, ys, right = around(np.where(kept[:, None], x, np.inf), y)
-        x0, x1, y0, y1 = pick(xs, right - 1), pick(xs, right), pick(ys, right - 1), pick(ys, right)
-        inner = y0 + (y1 - y0) * (level - x0) / (x1 - x0)
-        values = np.where((x0 <= level) & (x1 >= level), inner, np.nan)
-        xs, ys, right = around(np.where(kept, x.mean(1), np.inf), y.mean(1))
-        x0, x1, y0, y1 = pick(xs, right - 1), pick(xs, right), pick(ys, right - 1), pick(ys, right)
-        bend = np.zeros(len(x))
-        for third in (right - 2, right + 1):
-            x2, y2 = pick(xs, third), pick(ys, third)
-            c = ((y2 - y1) / (x2 - x1) - (y1 - y0) / (x1 - x0)) / (x2 - x0)
-            inside = (third >= 0) & (third < kept.sum(-1))
-            bend = np.maximum(bend, np.where(inside, np.abs(c * (level - x0) * (level - x1)), 0.0))
-    return values, np.where(kept.sum(-1) >= FEWEST_SETTINGS, bend, np.inf)
-
-
-def draw_gains(
-    kind: str, doses: Sequence[str], n: int, noise: str, draws: int, rng: np.random.Generator
-) -> list[Floats]:
-    """Return curves of `read_curves`, the reference's first; other doses have two settings more."""
-    sd_x, sd_y, sd_seed = GAIN_NOISES[noise]
-    seed = sd_seed * rng.standard_normal((2, draws, n, 1))
-    curves = []
-    for name in doses:
-        low, high, spread = DOSES[name]
-        space = np.geomspace if spread == "log" else np.linspace
-        dose = space(low, high, SETTINGS + 2 * (name != "same"))
-        x, y = gain_curve(kind, dose)
-        own = rng.standard_normal((2, draws, n, len(dose)))
-        y = np.round((y + seed[1] + sd_y * own[1]) * ROWS) / ROWS
-        curves.append(np.stack([x + seed[0] + sd_x * own[0], y], -1))
-    return curves
-
-
-def gains(draws: int, rng: np.random.Generator) -> dict[str, list[float]]:
-    """Print and return errors, power and refusals of comparisons at equal learning.
-
-    The error is the share of families of equal curves with a false verdict; the power is that of
-    methods that forget .05 less at every level, refused readings counted as not found.
-    """
-    for curve in draw_gains("overtrained", DOSES, 5, "rows", 20, np.random.default_rng(0)):
-        for level in LEVELS:
-            values, bends = read_curves(curve, level)
-            for points, value, bend in zip(curve, values, bends, strict=True):
-                np.testing.assert_allclose(value, read_curve(points, level)[0])
-                np.testing.assert_allclose(bend, read_curve(points, level)[1])
-    rows = {}
-    for kind in ("straight", "bent", "flat", "humped", "overtrained"):
-        for others in (["same"], ["shifted"], ["logarithmic"], [*DOSES, "same"]):
-            for noise in GAIN_NOISES:
-                for n in SEEDS:
-                    reference, *curves = draw_gains(kind, ["same", *others], n, noise, draws, rng)
-                    alpha = ALPHA / (len(LEVELS) * len(others))
-                    wrong, found, refused = np.zeros(draws, bool), [], []
-                    for level in LEVELS:
-                        theirs, bend = read_curves(reference, level)
-                        for curve in curves:
-                            ours, own_bend = read_curves(curve, level)
-                            x = ours - theirs
-                            refused.append(~np.isfinite(x).all(1) | ~np.isfinite(bend + own_bend))
-                            x[refused[-1]] = 0.0
-                            bends = np.where(refused[-1], 0.0, np.hypot(bend, own_bend))
-                            error = x.var(-1, ddof=1) + ROWS**-2.0 + n * bends**2
-                            wrong |= t_test(x, error, n - 1) < alpha
-                            is_found = t_test(x - 0.05, error, n - 1) < alpha
-                            found.append(is_found & (x.mean(-1) < 0.05) & ~refused[-1])
-                    row = [float(np.mean(each)) for each in (wrong, found, refused)]
-                    rows[f"{kind},{' and '.join(others)},{noise},{n}"] = row
-                    print(
-                        f"equal learning, {kind} curves, {' and '.join(others)} doses, {noise}, "
-                        f"{n} seeds: family-wise error {row[0]:.3f}, power {row[1]:.2f}, "
-                        f"refused {row[2]:.2f}",
-                        flush=True,
-                    )
-    print(f"largest error: {max(error for error, *_ in rows.values()):.3f}")
-    return rows
-
-
 def coverage(draws: int, rng: np.random.Generator) -> dict[str, float]:
     """Print and return how often the interval over seeds and rows holds the true mean."""
     shares = {}
@@ -538,18 +415,9 @@ def scenarios(draws: int, rng: np.random.Generator) -> dict[str, float]:
 def main() -> None:
     parser = make_parser(__doc__, turns=1, device=False)
     parser.add_argument("--draws", type=int, default=4000)
-    parser.add_argument("--only", choices=["gain"], help="simulate only readings at equal learning")
     parser.add_argument("--tables", type=Path, help="also write the tables into this folder")
     args = parser.parse_args()
-    rngs = [np.random.default_rng(seed) for seed in range(7)]
-    matched = gains(args.draws, rngs[6])
-    if args.tables:
-        lines = [f"{key},{','.join(f'{x:.4f}' for x in row)}" for key, row in matched.items()]
-        header = "curves,doses,noise,seeds,error,power,refused"
-        (args.tables / "gain.csv").write_text("\n".join([header, *lines]) + "\n")
-    if args.only:
-        write_json(args, {"gain": matched})
-        return
+    rngs = [np.random.default_rng(seed) for seed in range(6)]
     check_same(np.random.default_rng(0))
     results = judge(args.draws, rngs[0])
     looks = sequential(args.draws, rngs[1])
@@ -561,7 +429,6 @@ def main() -> None:
     if args.tables:
         write_tables(args.tables, results, looks, collapsed, shares)
     values = {"tests": results, "looks": looks, "collapses": collapsed, "rows": rows}
-    values["gain"] = matched
     write_json(args, {**values, "curves": curves, "scenarios": others})
 
 

@@ -1,5 +1,6 @@
 """Methods that answer with the nearest class mean: prototypes and iCaRL."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -22,7 +23,7 @@ NEVER = -1e30
 """Bias of a class without rows so far, which is never the answer."""
 
 
-class ClosedForm(Frozen):
+class ClosedForm(Frozen, ABC):
     """Base of methods that compute the heads from sums over the rows, without a gradient.
 
     A stage is one pass over its rows, which adds to the sums of each class and to one second
@@ -44,13 +45,13 @@ class ClosedForm(Frozen):
                 "Remove them."
             )
 
+    @abstractmethod
     def classes(self, sums: Mapping[str, Sums]) -> dict[str, tuple[Tensor, Tensor]]:
         """Return weight (…, classes, h) and bias (…, classes) of heads of classes by `sums`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def regularised(self, covariance: Tensor, rows: float) -> Tensor:
         """Return a covariance of shape (…, h, h), from `rows` rows, that can be inverted."""
-        raise NotImplementedError
 
     def mapped(self, features: Tensor) -> Tensor:
         """Return what the sums are taken of, for features of shape (n, h)."""

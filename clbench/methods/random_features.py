@@ -1,6 +1,7 @@
 """Heads on fixed random features, computed without a gradient: KLDA and RanPAC."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -76,9 +77,9 @@ class RandomFeatures(ClosedForm):
     control = False
     check_settings: ClassVar[Mapping[str, Any]] = {"features": 64}
 
+    @abstractmethod
     def random_map(self, generator: torch.Generator, size: int) -> tuple[Tensor, Tensor | None]:
         """Draw directions and phases of `random_features` for features of length `size`."""
-        raise NotImplementedError
 
     def setup(self, context: Context) -> None:
         """Put the random features before all heads."""

@@ -4,6 +4,7 @@ All weights are constants in the gradient. Losses and terms are means over the p
 """
 
 import math
+from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
 import torch
@@ -18,20 +19,20 @@ from clbench.training.stage import Context, Stage
 Positive = Annotated[float, Field(gt=0.0, le=1e3)]
 
 
-class TokenWeights(Method):
+class TokenWeights(Method, ABC):
     """Multiply each token's cross-entropy by a weight; subclasses say which."""
 
     runs_in_trainer = True
     replaces_loss = True
     head_kinds = ("language-model",)
 
+    @abstractmethod
     def weights(self, outputs: Tensor, losses: Tensor, batch: Batch) -> Tensor:
         """Return the weights of a batch's tokens, without gradient, shape (b, m).
 
         `outputs` are logits, shape (b, m, v), and `losses` cross-entropies, shape (b, m), 0 where
         nothing is predicted.
         """
-        raise NotImplementedError
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the mean of the weighted cross-entropies, a scalar."""

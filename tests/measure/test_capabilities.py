@@ -143,14 +143,13 @@ def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:
     assert after["obedience"] > before["obedience"]
 
 
-def test_measures_need_a_language_model(folder: Path) -> None:
-    text = SUITE.replace('head = "language-model"\n', "").replace(
-        "answer_length = 8", "capability_rows = 9"
-    )
+@pytest.mark.parametrize("key", ["capability_rows", "kl_rows"])
+def test_measures_need_a_language_model(folder: Path, key: str) -> None:
+    text = SUITE.replace('head = "language-model"\n', "").replace("answer_length = 8", f"{key} = 9")
     (folder / "classes.toml").write_text(text)
     import clbench
 
-    with pytest.raises(ClbenchError, match="capability_rows needs head = 'language-model'"):
+    with pytest.raises(ClbenchError, match=f"{key} needs head = 'language-model'"):
         clbench.run(folder / "classes.toml", out=folder / "classes", scenarios=["two"])
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 from helpers.checkpoints import save_generator
-from helpers.language_models import SUITE, cell, run
+from helpers.language_models import cell, run
 
-from clbench.core.errors import ClbenchError
 from clbench.measure.capabilities import Writer
 from clbench.measure.divergence import Divergence, kl_sums
 from clbench.models.answering import AnsweringModel, build_answering_model
@@ -151,17 +150,6 @@ def test_a_run_keeps_divergences_and_changes_no_other_number(folder: Path) -> No
     assert stages[-1]["reverse_kl_own"] > 0.1
     free = cell(run(folder, "free", changes=changes, scenarios=["write"]))
     assert free.capabilities[-1]["reverse_kl_own"] > 0.1
-
-
-def test_divergences_need_a_language_model(folder: Path) -> None:
-    text = SUITE.replace('head = "language-model"\n', "").replace(
-        "answer_length = 8", "kl_rows = 9"
-    )
-    (folder / "classes.toml").write_text(text)
-    import clbench
-
-    with pytest.raises(ClbenchError, match="kl_rows needs head = 'language-model'"):
-        clbench.run(folder / "classes.toml", out=folder / "classes", scenarios=["two"])
 
 
 def test_encoder_decoders_are_compared_too(folder: Path) -> None:
