@@ -75,8 +75,8 @@ def command(function: Callable[..., int]) -> Callable[..., int]:
 def _parameter(name: str, kind: Any, default: Any, option: Option) -> inspect.Parameter:
     """Return Typer's parameter for an option."""
     kinds, choices = members(kind), choices_of(kind)
-    plain = [some for some in (str, Path, bool, int, float) if some in kinds]
-    is_text = option.read or choices
+    plain = [some for some in (str, bool, int, float) if some in kinds]
+    is_text = option.read or choices or Path in kinds  # Typer reads an empty path as the dot
     read_as: Any = str if is_text else plain[0] if plain else list[str]
     text, names = option.text, dashed(name)
     if read_as == list[str] and "," not in option.metavar:
@@ -101,6 +101,10 @@ def _value(name: str, given: Any, kind: Any, option: Option) -> Any:
         return option.read(given)
     if given is not None and (choices := choices_of(kind)):
         return choice(dashed(name), given, choices)
+    if isinstance(given, str) and Path in members(kind):
+        if not given:
+            raise SettingsError(f"{dashed(name)}: is empty. Leave it out.")
+        return Path(given)
     if not isinstance(given, list) or "=" in option.metavar:
         return given
     is_files = option.metavar == "FILE"

@@ -28,6 +28,8 @@ Call = Callable[..., tuple[int, str, str]]
         (["run", "mine.toml", "--limit", "many"], ["'--limit'", "whole number. See"]),
         (["run", "mine.toml", "--out", ""], ["--out: is empty. Leave it out."]),
         (["run", "mine.toml", "--data", ""], ["--data: is empty. Leave it out."]),
+        (["audit", "tiny", "other", "--out", ""], ["--out: is empty. Leave it out."]),
+        (["report", "run", "--out", ""], ["--out: is empty. Leave it out."]),
         (["run", "mine.toml", "--epochs", "-1"], ["--epochs: must be greater than 0"]),
         (["run", "mine.toml", "--seeds", "0-x"], ["--seeds '0-x'", "0,1,2 or 0-4"]),
         (["run", "mine.toml", "--seeds", ""], ["--seeds ''"]),
