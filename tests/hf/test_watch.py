@@ -314,7 +314,7 @@ def test_a_resumed_training_restores_the_weights_of_its_checkpoint(tmp_path: Pat
     make_trainer(tmp_path, first, save_strategy="steps", save_steps=4).train()
     kept = load_file(tmp_path / "checkpoint-4/model.safetensors")
     callback = watch(limits={"language": -50.0}, action="restore")
-    trainer = make_trainer(tmp_path, Spoiler(5), callback)
+    trainer = make_trainer(tmp_path, Spoiler(5, float("nan")), callback)
     with pytest.warns(UserWarning, match="restores the weights of step 4"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     for name, value in trainer.model.state_dict().items():
