@@ -57,8 +57,8 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
     check_folder(out, audit.identity)
     write_atomically(out / FILE, json.dumps(audit.to_json(), indent=1) + "\n")
     drawn = [
-        ("changes", "What changed", draw_changes(audit)),
-        ("layers", "Where it moved", draw_layers(audit)),
+        ("changes", "What changed", partial(draw_changes, audit)),
+        ("layers", "Where it moved", partial(draw_layers, audit)),
     ]
     page = render(
         "audit.html",

@@ -7,7 +7,7 @@ import math
 import shlex
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -80,31 +80,43 @@ _LATEX = str.maketrans(
     }
 )  # fmt: skip
 
+Plan = tuple[str, str, Callable[[], Figure | None]]
+"""Name, title, and what makes a figure, or returns None if there is nothing to show."""
 Drawing = tuple[str, str, str, dict[str, bytes]]
 
+_plans: Sequence[Plan] = ()  # of a fork, which inherits them
 
-def draw_all(
-    figures: Iterable[tuple[str, str, Figure]], formats: Sequence[str]
-) -> Iterator[Drawing]:
-    """Draw figures, given with names and titles.
+
+def draw_all(plans: Sequence[Plan], formats: Sequence[str]) -> Iterator[Drawing]:
+    """Make and draw figures.
 
     On several cores of Linux, forks draw in the background, at once, unless the process has other
     threads, whose locks they would copy, or ``LOKY_MAX_CPU_COUNT=1`` is in the environment. Yields
-    name, title, caption and the result of `draw`, in the order of `figures`.
+    name, title, caption and the result of `draw`, in the order of `plans`.
     """
     jobs = min(MOST_PROCESSES, cpu_count())
     has_threads = threading.active_count() > 1 or "torch" in sys.modules
     if jobs == 1 or has_threads or sys.platform != "linux":
-        return map(_draw_one, figures, repeat(formats))
-    pool = ProcessPoolExecutor(jobs, get_context("fork"))
-    drawings = pool.map(_draw_one, figures, repeat(formats))
+        return filter(None, (_draw_one(plan, formats) for plan in plans))
+    pool = ProcessPoolExecutor(jobs, get_context("fork"), _inherit, (plans,))
+    drawings = pool.map(_draw_inherited, range(len(plans)), repeat(formats))
     pool.shutdown(wait=False)  # after the last figure
-    return drawings
+    return filter(None, drawings)
 
 
-def _draw_one(each: tuple[str, str, Figure], formats: Sequence[str]) -> Drawing:
-    name, title, figure = each
-    return name, title, str(figure.get_label()), draw(figure, formats)
+def _inherit(plans: Sequence[Plan]) -> None:
+    global _plans
+    _plans = plans
+
+
+def _draw_inherited(number: int, formats: Sequence[str]) -> Drawing | None:
+    return _draw_one(_plans[number], formats)
+
+
+def _draw_one(plan: Plan, formats: Sequence[str]) -> Drawing | None:
+    name, title, make = plan
+    figure = make()
+    return None if figure is None else (name, title, str(figure.get_label()), draw(figure, formats))
 
 
 @quiet()
@@ -125,8 +137,9 @@ def draw(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
     large = Image.fromarray(pixels).convert("RGB")
     del canvas, pixels
     width, height = (round(side * PAGE / dpi) for side in large.size)
-    small = large.resize((width, height), Image.Resampling.LANCZOS)
-    files = {"page": _png(small.quantize(COLOURS, dither=Image.Dither.NONE), PAGE)}
+    small = large.resize((width, height), Image.Resampling.BILINEAR)
+    method, dither = Image.Quantize.FASTOCTREE, Image.Dither.NONE  # an eighth of the others' time
+    files = {"page": _png(small.quantize(COLOURS, method, dither=dither), PAGE)}
     if "png" in formats:
         files["png"] = _png(large, dpi)
     for kind, other in (("svg", FigureCanvasSVG), ("pdf", FigureCanvasPdf)):
@@ -139,7 +152,7 @@ def draw(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
 
 def _png(image: PIL.Image.Image, dpi: int) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, "png", dpi=(dpi, dpi))
+    image.save(buffer, "png", dpi=(dpi, dpi), compress_level=3)
     return buffer.getvalue()
 
 
@@ -289,7 +302,7 @@ def write_report(
     for store in stores:
         shifts = store.read_pictures() | shifts
     questions = stores[0].questions()
-    drawings = draw_all(_figures(cells, shifts, questions[-1]), formats)
+    drawings = draw_all(list(_figures(cells, shifts, questions[-1])), formats)
     suites = [store.read_suite() for store in stores]
     seeds = _complete_seeds(cells, suites[0])
     names = list(dict.fromkeys(str(suite.get("name", "run")) for suite in suites))
@@ -371,17 +384,22 @@ def _complete_seeds(cells: Sequence[CellResult], suite: Mapping[str, Any]) -> se
 
 def _figures(
     cells: Sequence[CellResult], pictures: Mapping[str, Mapping[str, Any]], question: Question
-) -> Iterator[tuple[str, str, Figure]]:
-    """Yield name, title and figure of every figure that has something to show."""
+) -> Iterator[Plan]:
+    """Yield name, title and maker of every figure of a report."""
     data = ReportData(cells, pictures, question.reference, question.scores)
     for scenario in (None, *finished_scenarios(cells)[:MOST_SCENARIOS]):
         for figure in report_figures():
-            with suppress(ValueError):  # nothing to show, such as curves of a run without points
-                if scenario is None and figure.per == "run":
-                    yield figure.name, figure.title, figure.draw(data)
-                elif scenario is not None and figure.per == "scenario":
-                    title = f"{scenario}: {figure.title}"
-                    yield f"{figure.name}-{scenario}", title, figure.draw(data, scenario)
+            if scenario is None and figure.per == "run":
+                yield figure.name, figure.title, partial(_make, figure.draw, data)
+            elif scenario is not None and figure.per == "scenario":
+                name, title = f"{figure.name}-{scenario}", f"{scenario}: {figure.title}"
+                yield name, title, partial(_make, figure.draw, data, scenario)
+
+
+def _make(make: Callable[..., Figure], *data: Any) -> Figure | None:
+    with suppress(ValueError):  # nothing to show, such as curves of a run without points
+        return make(*data)
+    return None
 
 
 def _suite(suite: Mapping[str, Any]) -> dict[str, Any]:

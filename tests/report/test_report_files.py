@@ -20,10 +20,15 @@ def figure(height: float = 3.0) -> Figure:
 
 def test_figures_come_in_their_order() -> None:
     names = [f"figure {i}" for i in range(5)]
-    drawings = list(draw_all(((name, "title", figure()) for name in names), ["png"]))
+    drawings = list(draw_all([(name, "title", figure) for name in names], ["png"]))
     assert [name for name, *_ in drawings] == names
     assert {caption for _, _, caption, _ in drawings} == {"a caption"}
     assert all(set(files) == {"page", "png"} for *_, files in drawings)
+
+
+def test_figures_with_nothing_to_show_are_left_out() -> None:
+    plans = [("first", "title", lambda: None), ("second", "title", figure)]
+    assert [name for name, *_ in draw_all(plans, [])] == ["second"]
 
 
 UNGUARDED = """
@@ -36,12 +41,14 @@ ended = threading.Event()
 if sys.argv[2] == "thread":
     threading.Thread(target=ended.wait).start()
 
-figures = []
-for i in range(2):
+def make(i):
     figure = Figure(figsize=(2, 2), layout="constrained")
     figure.subplots().plot([i, 1])
-    figures.append((str(i), "title", figure))
-for name, *_, files in draw_all(iter(figures), ["png"]):
+    return figure
+
+
+plans = [(str(i), "title", lambda i=i: make(i)) for i in range(2)]
+for name, *_, files in draw_all(plans, ["png"]):
     open(f"{sys.argv[1]}/{name}.png", "wb").write(files["png"])
 print("main module", __name__)
 ended.set()
