@@ -198,11 +198,11 @@ def test_the_documentation_states_whose_memory_grows_with_tasks() -> None:
         assert f"`{name}` (.{1000 * value:03.0f}" in text
     packaged = {path.stem for path in (ROOT / "baselines").glob("*.toml")}
     # Those for language models hold one copy or none: `clbench check` says so. l2p-paper has the
-    # memory of l2p.
+    # memory of l2p, and rate-steps that of low-rate.
     for_words = {"kl-anchor", "asft", "dft", "eaft", "talr", "self-replay", "self-sft", "sdft"}
     # The square of their features, whatever the tasks: tests/methods/test_random_features.py.
     by_features = {"klda", "ranpac"}
-    assert packaged - {*growth.index} == {*for_words, *by_features, "l2p-paper"}
+    assert packaged - {*growth.index} == {*for_words, *by_features, "l2p-paper", "rate-steps"}
 
 
 def test_the_documentation_states_what_rules_that_stop_trials_find() -> None:

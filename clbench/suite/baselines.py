@@ -1,9 +1,10 @@
 """Baselines: methods with fixed settings, each with its source, and the points of their sweeps."""
 
+import itertools
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -358,18 +359,35 @@ def variant(baseline: Baseline, name: str, settings: Mapping[str, Any]) -> Basel
     )
 
 
-def dial_points(baseline: Baseline, count: int) -> list[Baseline]:
-    """Return `count` points of a baseline along its dial, fewer where it has fewer values.
+def dial_points(baseline: Baseline, *counts: int) -> list[Baseline]:
+    """Return points of a baseline along its dial, or on a grid over its first two swept settings.
 
-    The first one is the baseline itself, in place of the nearest point.
+    There are `counts` values of each setting, fewer where it has fewer; the baseline's own value is
+    one of them, in place of the nearest. The first point is the baseline itself.
     """
     check_sweep(baseline)
-    first = replace(baseline, family=baseline.name)
-    swept = axes(baseline)
-    if not swept:
-        return [first]
-    setting, axis = next(iter(swept.items()))
-    own = own_values(baseline)[setting]
+    swept, own = axes(baseline), own_values(baseline)
+    values = [
+        _values(axis, own[setting], count)
+        for (setting, axis), count in zip(swept.items(), counts, strict=False)
+    ]
+    labels = [_labels(some) for some in values]
+    points = [replace(baseline, family=baseline.name)]
+    for numbers in itertools.product(*(range(len(some)) for some in values)):
+        if any(numbers):
+            chosen = [some[number] for some, number in zip(values, numbers, strict=True)]
+            texts = [some[number] for some, number in zip(labels, numbers, strict=True)]
+            settings = {
+                key: value
+                for key, value, number in zip(swept, chosen, numbers, strict=False)
+                if number  # not the baseline's own
+            }
+            points.append(variant(baseline, "-".join([baseline.name, *texts]), settings))
+    return points
+
+
+def _values(axis: Axis, own: Any, count: int) -> list[Any]:
+    """Return `count` values of a setting, the own one first."""
     if isinstance(axis, Range):
         values = axis.values(count)
         is_number = isinstance(own, int | float)
@@ -383,12 +401,13 @@ def dial_points(baseline: Baseline, count: int) -> list[Baseline]:
         values.remove(own)
     elif len(values) == count:
         values.remove(nearest)
-    labels = [
-        f"{value:g}" if type(value) in (int, float) and value >= 0 else "" for value in values
-    ]
-    if "" in labels or len({*labels}) < len(labels):  # no names of files, or not unique
-        labels = [f"s{number}" for number in range(1, len(values) + 1)]
-    return [first] + [
-        variant(baseline, f"{baseline.name}-{label}", {setting: value})
-        for label, value in zip(labels, values, strict=True)
-    ]
+    return [own, *values]
+
+
+def _labels(values: Sequence[Any]) -> list[str]:
+    """Return numbers as they are; if one is no name of a file, or is repeated, s0, s1, ..."""
+    texts = [f"{value:g}" if type(value) in (int, float) and value >= 0 else "" for value in values]
+    others = texts[1:]
+    if "" in others or len({*others}) < len(others):
+        return [f"s{number}" for number in range(len(values))]
+    return [texts[0] or "s0", *others]

@@ -1,5 +1,6 @@
 """The options of a run, declared once, and how they change a suite."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from clbench.core.errors import (
     DataError,
@@ -147,12 +148,13 @@ class RunOptions:
         ),
     ] = False
     sweep: Annotated[
-        int | None,
-        Field(ge=2, le=MOST_POINTS),
+        int | tuple[int, ...] | None,
         what(
             "Run each baseline at N values of its dial (the first setting of its [sweep]), "
-            f"its own value included, to compare trade-off curves. From 2 to {MOST_POINTS}.",
-            "N",
+            "its own value included, to compare trade-off curves; with N,M at M values of the "
+            f"second setting for each, as rate-steps needs. At most {MOST_POINTS} points.",
+            "N[,M]",
+            read=lambda text: read_points(text),
         ),
     ] = None
     keep_stages: Annotated[
@@ -173,6 +175,8 @@ class RunOptions:
         check_types(self)
         if isinstance(self.seeds, str):
             object.__setattr__(self, "seeds", read_seeds(self.seeds))
+        if self.sweep is not None:
+            check_points(self.sweep)
         for name in ("methods", "scenarios", "seeds", "lm_eval", "data", "out"):
             if getattr(self, name) in ((), ""):
                 raise SettingsError(f"{named(name)}: is empty. Leave it out.")
@@ -285,6 +289,24 @@ class RunOptions:
                 f"{named('limit')} (key `limit` in [protocol])."
             )
         return protocol
+
+
+def read_points(text: str) -> int | tuple[int, ...]:
+    """Return the numbers of points of a text such as ``5`` or ``5,3``."""
+    if not re.fullmatch(r"\s*\d{1,4}\s*(,\s*\d{1,4}\s*)?", text):
+        raise SettingsError(f"{named('sweep')} {text!r}: must be N or N,M, such as 5 or 5,3.")
+    numbers = tuple(map(int, text.split(",")))
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def check_points(sweep: int | tuple[int, ...]) -> None:
+    """Raise a SettingsError unless these are one or two numbers of points, not too many."""
+    counts = sweep if isinstance(sweep, tuple) else (sweep,)
+    if len(counts) not in (1, 2) or min(counts) < 2 or math.prod(counts) > MOST_POINTS:
+        raise SettingsError(
+            f"{named('sweep')}: must be N or N,M, each at least 2 and at most {MOST_POINTS} points "
+            f"in all, got {','.join(map(str, counts)) or 'none'}."
+        )
 
 
 def read_seeds(text: str) -> tuple[int, ...] | str:

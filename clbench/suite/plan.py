@@ -297,7 +297,8 @@ def _baselines(suite: Suite, options: RunOptions, problems: list[str]) -> list[B
                 raise
             problems.append(f"methods item {number}: {error}")
     if options.sweep is not None:
-        baselines = [point for b in baselines for point in dial_points(b, options.sweep)]
+        counts = options.sweep if isinstance(options.sweep, tuple) else (options.sweep,)
+        baselines = [point for b in baselines for point in dial_points(b, *counts)]
     where = (
         errors.named("methods")
         if options.methods is not None

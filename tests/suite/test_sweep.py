@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from clbench.conformance.sessions import Candidate
-from clbench.core.errors import SuiteError
+from clbench.core.errors import SettingsError, SuiteError
 from clbench.core.registry import check_name
 from clbench.suite.baselines import (
     LR_MULTIPLES,
@@ -22,6 +22,7 @@ from clbench.suite.baselines import (
     read_variant,
     variant,
 )
+from clbench.suite.options import RunOptions
 from clbench.suite.schema import VariantTable
 from clbench.suite.validation import check_methods
 from clbench.training.protocol import Protocol
@@ -57,6 +58,24 @@ def test_the_dial_is_the_first_setting() -> None:
     assert {point.family for point in points} == {"wise-ft"}
     rates = [point.settings for point in dial_points(read_baseline("vanilla"), 5)]
     assert rates == [{}, *({"lr_multiple": multiple} for multiple in (0.1, 0.2, 0.5, 2.0))]
+
+
+def test_a_grid_has_rate_and_steps_in_all_names_but_its_own() -> None:
+    points = dial_points(read_baseline("rate-steps"), 2, 3)
+    assert {point.name: (point.settings["lr_multiple"], point.settings["steps_multiple"])
+            for point in points} == {
+        "rate-steps": (1.0, 1.0), "rate-steps-1-0.5": (1.0, 0.5), "rate-steps-1-2": (1.0, 2.0),
+        "rate-steps-0.1-1": (0.1, 1.0), "rate-steps-0.1-0.5": (0.1, 0.5),
+        "rate-steps-0.1-2": (0.1, 2.0),
+    }  # fmt: skip
+    # A baseline with one swept setting has no second one.
+    assert len(dial_points(read_baseline("vanilla"), 3, 4)) == 3
+
+
+@pytest.mark.parametrize("sweep", [1, 0, (5,) * 3, (2, 1), (11, 10), ()])
+def test_numbers_of_points_are_checked(sweep: int | tuple[int, ...]) -> None:
+    with pytest.raises(SettingsError, match="sweep: must be N or N,M"):
+        RunOptions(sweep=sweep)
 
 
 def test_every_method_has_as_many_points_as_asked_for() -> None:
