@@ -75,8 +75,8 @@ _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
         "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-        "±": r"$\pm$", "−": "$-$", "▲": r"$\bigtriangleup$", "▼": r"$\bigtriangledown$",
-        "○": r"$\circ$",
+        "±": r"$\pm$", "−": "$-$", "<": "$<$", ">": "$>$", "|": "$|$",
+        "▲": r"$\bigtriangleup$", "▼": r"$\bigtriangledown$", "○": r"$\circ$",
     }
 )  # fmt: skip
 
@@ -197,6 +197,7 @@ def table_files(name: str, frame: pd.DataFrame) -> dict[str, str]:
     markdown = [" | ".join(cell.replace("|", r"\|") for cell in row) for row in rows]
     markdown.insert(1, " | ".join(["---"] * len(header)))
     latex = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows]
+    latex = [f"{{[}}{row[1:]}" if row.startswith("[") else row for row in latex]  # after \\\\
     begin = rf"\begin{{tabular}}{{{'l' * len(header)}}}"
     latex = [begin, r"\hline", latex[0], r"\hline", *latex[1:], r"\hline", r"\end{tabular}"]
     return {

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from clbench.report.files import MOST_PIXELS, PAGE, draw, draw_all
+from clbench.report.files import MOST_PIXELS, PAGE, draw, draw_all, table_files
 
 
 def figure(height: float = 3.0) -> Figure:
@@ -83,3 +85,17 @@ def test_tall_figures_get_fewer_dots_per_inch(tmp_path: Path, height: float, dot
     assert columns == 4 * dots
     assert rows == pytest.approx(height * dots, abs=1)
     assert rows * columns <= MOST_PIXELS or dots == PAGE
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_plain_latex_compiles_every_table(tmp_path: Path) -> None:
+    names = ["[a] <b> |c|", "50 % & $x_1^2$ #~{}\\", "é ± − – … ▲ ▼ ○", "0.5 [−0.1, +1.0]"]
+    frame = pd.DataFrame({"[first]": names, "p_o − vanilla": [1.0, float("nan"), -0.5, 3]})
+    table = table_files("table", frame)["table.tex"]
+    text = f"\\documentclass{{article}}\n\\begin{{document}}\n{table}\\end{{document}}\n"
+    (tmp_path / "page.tex").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
