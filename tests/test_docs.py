@@ -50,6 +50,7 @@ def plugin(tmp_path: Path, page: str, word: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "name", "lines"), [("README.md", "slower", 6), ("docs/extend.md", "l2-start", 15)]
 )

@@ -270,6 +270,7 @@ def test_what_is_unclear_is_not_kept(damaged: Audit) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_gate_without_anything_to_check_does_not_pass(
     copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,6 +283,7 @@ def test_a_gate_without_anything_to_check_does_not_pass(
     assert main([*words, "--require", "kept"]) == 0
 
 
+@pytest.mark.slow
 def test_every_audit_has_its_own_folder(
     copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -318,6 +320,7 @@ def test_folders_are_named_after_the_models() -> None:
     assert folder == Path("audit/base-model-a-b-c-01234567")
 
 
+@pytest.mark.slow
 def test_heads_of_different_kinds_are_not_compared(copy: Copy, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 

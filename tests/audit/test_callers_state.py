@@ -20,6 +20,7 @@ def halve(model: Any) -> None:
         value.mul_(0.5)
 
 
+@pytest.mark.slow
 def test_audits_and_mixtures_have_a_state_of_their_own(
     copy: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_damage_is_undone_on_rows_that_the_sweep_did_not_see(damaged: tuple[str,
     assert again
 
 
+@pytest.mark.slow
 def test_a_mixture_that_makes_a_task_worse_is_not_written(
     copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,6 +215,7 @@ def test_the_sweep_and_the_final_scores_use_different_rows() -> None:
     assert not set(sweep.rows.first) & set(final.rows.first)
 
 
+@pytest.mark.slow
 def test_a_tuned_model_that_nothing_beats_is_left_alone(
     copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

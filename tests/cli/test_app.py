@@ -161,6 +161,7 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize(
     ("arguments", "code"),
@@ -182,6 +183,7 @@ def test_messages_that_cannot_be_written_leave_the_exit_code(
 GATE = "from clbench.cli.console import say; say('lost', 'and more'); raise SystemExit(3)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"), [(["-m", "clbench", "list", "methods"], 0), (["-c", GATE], 3)]
 )

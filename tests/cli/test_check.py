@@ -44,6 +44,7 @@ def test_correct_method_passes_all_eleven_checks(
     assert out.strip().endswith("11 checks passed.")
 
 
+@pytest.mark.slow
 def test_plugin_that_does_nothing_fails_one_check(
     clbench: Call, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -269,6 +269,7 @@ def test_cells_of_other_settings_in_an_archive_need_replace(
     assert not (folder / "cells.tar.xz").exists()
 
 
+@pytest.mark.slow
 def test_reports_of_a_packed_run_are_those_of_its_files(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:

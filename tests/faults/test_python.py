@@ -31,6 +31,7 @@ def test_any_argument(judge: Judge, data: st.DataObject) -> None:
         kind(**{name: data.draw(values) for name in names})
 
 
+@pytest.mark.slow
 @any_input
 def test_any_state_of_the_caller(judge: Judge, data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(STATES)), min_size=1, unique=True))

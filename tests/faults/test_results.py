@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from hypothesis import strategies as st
 
 from clbench.results.archive import pack
@@ -53,6 +54,7 @@ def _spoil(data: st.DataObject, path: Path) -> str:
     return f"{path.name}: {kind}"
 
 
+@pytest.mark.slow
 @any_input
 def test_any_cell(judge: Judge, data: st.DataObject) -> None:
     cells = sorted((judge.fresh(finished=True) / "out" / "cells").glob("*.json"))
@@ -60,6 +62,7 @@ def test_any_cell(judge: Judge, data: st.DataObject) -> None:
     _answer(judge, _spoil(data, path), words, path.name)
 
 
+@pytest.mark.slow
 @any_input
 def test_any_other_file_of_a_run(judge: Judge, data: st.DataObject) -> None:
     out, words, missing = judge.fresh(finished=True) / "out", one_of(data.draw, RUN, REPORT), ""

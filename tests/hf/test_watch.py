@@ -128,6 +128,7 @@ def test_limits_warn_stop_and_restore(tmp_path: Path, action: Any) -> None:
     assert same == (action == "restore")
 
 
+@pytest.mark.slow
 def test_a_training_that_resumes_keeps_its_start(tmp_path: Path) -> None:
     options = {"save_strategy": "steps", "save_steps": 4}
     whole = watch()
@@ -189,6 +190,7 @@ def test_scorings_that_the_budget_does_not_count_are_said(tmp_path: Path) -> Non
         make_trainer(tmp_path, watch(budget=0.01), max_steps=1).train()
 
 
+@pytest.mark.slow
 def test_adapters_in_trls_trainer_are_watched(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     peft = pytest.importorskip("peft")
@@ -293,6 +295,7 @@ def test_a_model_that_is_not_finite_is_below_every_limit(
     assert all(bool(torch.isfinite(value).all()) for value in trainer.model.parameters())
 
 
+@pytest.mark.slow
 def test_the_last_point_is_of_the_model_that_is_left(tmp_path: Path) -> None:
     callback = watch(every=100)
     trainer = make_trainer(

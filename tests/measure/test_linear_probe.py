@@ -86,6 +86,7 @@ def test_a_shared_head_is_probed_on_all_its_tasks_so_far(world: Workspace) -> No
     assert cell.probes[2] == pytest.approx([0.5, 0.5], abs=0.35)
 
 
+@pytest.mark.slow
 def test_stages_from_the_cache_have_the_same_probes(world: Workspace) -> None:
     probed(world)
     alone = world.run("alone", methods=["wise-ft"], scenario="three", epochs=1).cells[0]

@@ -93,6 +93,7 @@ def test_the_first_row_and_column_are_the_pretraining_s(suite: Path) -> None:
     assert vanilla.scenario_report["numbers"]["pretraining_texts"] == 40
 
 
+@pytest.mark.slow
 def test_several_tasks_after_the_pretraining_and_a_shared_first_stage(suite: Path) -> None:
     """ewc takes vanilla's first stage from the cache; with no pull it is vanilla."""
     free = suite.parent / "free.toml"

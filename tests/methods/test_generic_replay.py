@@ -143,6 +143,7 @@ def test_a_missing_head_is_fitted_and_noted(folder: Path, protocol: Any) -> None
     )
 
 
+@pytest.mark.slow
 def test_text_keeps_the_language_model(whole: Path, protocol: Any) -> None:
     losses = []
     for weight in (1e-6, 1.0):

@@ -241,6 +241,7 @@ def trl_weights(folder: Path, method: str | None, **settings: Any) -> tuple[Any,
 PACKED = {"padding_free": True, "max_length": None}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_dft_trains_as_in_trl_with_accumulation_and_packed_rows(tmp_path: Path) -> None:
     theirs, their_losses = trl_weights(tmp_path, None, loss_type="dft")

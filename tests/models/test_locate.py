@@ -266,6 +266,7 @@ def test_the_files_of_every_tokenizer_are_in_the_identity() -> None:
     assert not {n for n in names if not any(fnmatch(n, p) for p in locate.IDENTITY_FILES)}
 
 
+@pytest.mark.slow
 def test_all_files_that_are_opened_are_in_the_identity(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def test_cells_without_measures_have_no_card() -> None:
     assert (score["mean"], score["low"]) == (pytest.approx(0.2), None)
 
 
+@pytest.mark.slow
 def test_the_page_shows_cards(tmp_path: Path) -> None:
     stages = [BEFORE, BEFORE, {**BEFORE, "text_loss": 3.456}]
     write_report([make_run(tmp_path / "run", capabilities=stages)], tmp_path / "report")

@@ -241,6 +241,7 @@ def test_pages_that_are_no_reports_are_kept(tmp_path: Path, file: str, no_figure
     assert (out / file).read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_published_results_are_shown_with_their_source(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", name="paper-dataset-shift")
     store = Store(folder)

@@ -13,6 +13,7 @@ from clbench.core.errors import SettingsError
 from clbench.core.user_code import own_state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "names"), [("float32", [*STATES]), ("bf16", ["autocast"])])
 def test_cells_run_in_a_state_of_their_own(
     world: Workspace, precision: str, names: list[str]

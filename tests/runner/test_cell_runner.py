@@ -36,6 +36,7 @@ class ActsLater(clbench.Method):
 '''
 
 
+@pytest.mark.slow
 def test_contradicting_labels_are_forgotten_altogether(world: Workspace) -> None:
     """A second task with opposite labels and the same head overwrites the first one."""
     run = world.run(scenario="opposite", epochs=8)
@@ -120,6 +121,7 @@ def wise(world: Workspace, *alphas: float) -> list[str]:
     return [f"wise-{alpha}" for alpha in alphas]
 
 
+@pytest.mark.slow
 def test_methods_that_only_consolidate_train_no_stage_that_vanilla_serves(
     world: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +193,7 @@ def test_shared_later_stages_are_kept_no_longer_than_a_run(world: Workspace) -> 
     assert files("one") == 1
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_interrupted_after_a_shared_stage_resumes(world: Workspace) -> None:
     (name,) = wise(world, 0.25)
     options: dict[str, Any] = {"methods": [name], "scenario": "three", "epochs": 1}

@@ -128,6 +128,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 def test_a_method_that_changes_global_state_is_named_and_changes_no_other_cell(
     world: Workspace,
 ) -> None:

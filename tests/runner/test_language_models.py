@@ -38,6 +38,7 @@ def test_what_is_written_agrees_once_a_task_is_learned(folder: Path, plain: Any)
     assert written.R[1][0] <= plain.R[1][0]
 
 
+@pytest.mark.slow
 def test_free_texts_are_written_and_compared(folder: Path) -> None:
     metric = {"[task.mood]": '[protocol.task_metric]\nwrite = "token-f1"\n\n[task.mood]'}
     result = cell(run(folder, "free", scenarios=["write"], changes=metric))
@@ -49,6 +50,7 @@ def test_free_texts_are_written_and_compared(folder: Path) -> None:
         run(folder, "no-head", changes=changes, scenarios=["write"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "same"),
     [

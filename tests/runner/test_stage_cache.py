@@ -81,6 +81,7 @@ def test_a_value_that_cannot_be_stored_is_named_by_its_path(value: object, path:
         pack(value)
 
 
+@pytest.mark.slow
 def test_an_interrupted_cell_resumes_with_equal_results(world: Workspace) -> None:
     whole = world.run("whole", scenario="three", epochs=1)
     for stop_after in (20, 59):

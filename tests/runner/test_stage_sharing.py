@@ -52,6 +52,7 @@ def steps(world: Workspace, out: str, scenario: str, **options: Any) -> tuple[in
     return listener.steps, measured(run)
 
 
+@pytest.mark.slow
 def test_common_first_stages_are_trained_once(orders: Workspace) -> None:
     methods = ["ewc", "l2-sp"]
     single: dict[str, Any] = {}

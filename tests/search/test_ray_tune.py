@@ -286,6 +286,7 @@ def searched(
     return [records[number] for number in sorted(records)]
 
 
+@pytest.mark.slow
 def test_search_starts_flat_stops_weak_trials_and_learns_of_past(ray: Any, capfd: Any) -> None:
     trials = searched(8)
     assert [trial.number for trial in trials] == list(range(1, 9))

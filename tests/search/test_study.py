@@ -59,6 +59,7 @@ def peak(cell: Any) -> float:
     return 0.8 - 0.1 * distance - 0.1 * abs(settings.get("lr_multiple", 1.0) - 0.5)
 
 
+@pytest.mark.slow
 def test_methods_get_the_same_trials_and_the_best_is_written(suite: Path) -> None:
     studies, fake, plan = tune(suite, 12, peak)
     vanilla, ewc = studies
@@ -93,6 +94,7 @@ def test_trials_are_scored_on_tuning_rows(suite: Path) -> None:
     assert {cell.recipe["protocol"]["score_on"] for cell in state.pending} == {"tuning"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("searcher", ["bayes", "random"])
 def test_later_proposals_follow_the_scores_unless_random(suite: Path, searcher: str) -> None:
     def proposals(p_o: Callable[[Any], float], folder: str) -> list[Any]:
@@ -118,6 +120,7 @@ def test_a_sweep_with_fewer_points_than_trials_is_tried_whole_at_once(suite: Pat
     assert study.is_exhausted
 
 
+@pytest.mark.slow
 def test_tuning_goes_on_where_it_stopped(suite: Path) -> None:
     first, _, plan = tune(suite, 4)
     more, fake, _ = tune(suite, 8)
@@ -131,6 +134,7 @@ def test_tuning_goes_on_where_it_stopped(suite: Path) -> None:
     assert len(file["methods"]["ewc"]["proposals"]) == 8
 
 
+@pytest.mark.slow
 def test_the_cost_holds_trials_with_other_seeds(suite: Path) -> None:
     before, _, _ = tune(suite, 4)
     after, fake, _ = tune(suite, 4, seeds=(1000, 2000))
@@ -138,6 +142,7 @@ def test_the_cost_holds_trials_with_other_seeds(suite: Path) -> None:
     assert after[1].cost().epochs == before[1].cost().epochs * 1.5
 
 
+@pytest.mark.slow
 def test_cells_of_unfinished_trials_are_told_from_those_of_other_settings(suite: Path) -> None:
     tune(suite, 4)
     plan = make_tuning(
@@ -151,6 +156,7 @@ def test_cells_of_unfinished_trials_are_told_from_those_of_other_settings(suite:
     assert found == {("ewc", 1000), ("ewc-t2", 1000)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [

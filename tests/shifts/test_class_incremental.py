@@ -197,6 +197,7 @@ METHODS = [
 ]
 
 
+@pytest.mark.slow
 def test_old_classes_compete_with_new_ones(world: Workspace) -> None:
     write(world, 'classes = [["bad", "film"], ["good", "story"]]')
     rest = world.run("rest", scenario="steps", methods=METHODS, epochs=1, limit=40)

@@ -53,6 +53,7 @@ def make(folder: Path, how: str, held_out: str = HELD_OUT) -> Workspace:
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("held_out", "parts"), [(HELD_OUT, [40, 40, 40]), ("validation_fraction = 0.3", [28, 32, 24])]
 )

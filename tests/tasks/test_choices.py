@@ -108,6 +108,7 @@ METHODS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["choices", "choices-first"])
 def test_methods_train_on_choices_and_keep_them(world: Workspace, scenario: str) -> None:
     rest = world.run("rest", scenario=scenario, methods=METHODS, epochs=1, limit=24)

@@ -234,6 +234,7 @@ def test_the_page_says_how_much_one_cell_weighs() -> None:
     assert f"the median is {plain(median(differences.values()))}" in text()
 
 
+@pytest.mark.slow
 def test_the_page_says_what_plain_fine_tuning_forgets() -> None:
     shown, rows = [], []
     for name in MODELS:

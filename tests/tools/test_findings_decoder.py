@@ -21,6 +21,7 @@ def text() -> str:
     return " ".join(page.PAGE.read_text(encoding="utf-8").split())
 
 
+@pytest.mark.slow
 def test_the_page_has_the_tables_of_the_cells() -> None:
     current = page.PAGE.read_text(encoding="utf-8")
     contents = page.tables()
