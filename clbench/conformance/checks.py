@@ -90,6 +90,9 @@ def settings(session: Session) -> str:
     small = {key: values[key] for key in candidate.method.check_settings}
     checked = ", ".join(f"{key} = {value}" for key, value in small.items())
     text = count(len(keys), "typed setting") if keys else "no settings"
+    for key in ("lr", "head_lr"):
+        if rate := values.get(key):
+            text += f"; {key} = {rate:g} whatever the suite's: small models may need ten times that"
     return f"{text}; all checks are with {checked}" if checked else text
 
 

@@ -146,6 +146,12 @@ def test_hooks_that_are_never_called_are_named(session: Any) -> None:
     assert reason.endswith("never called: before_stage, penalty")
 
 
+@pytest.mark.parametrize(("name", "rate"), [("frozen", "; lr = 0.001 "), ("vanilla", "")])
+def test_a_rate_that_is_not_the_suites_is_named(name: str, rate: str, session: Any) -> None:
+    text = CHECKS["settings"].run(session(name))
+    assert (f"{rate}whatever the suite's" in text) == bool(rate)
+
+
 def test_declared_rows_may_be_kept(session: Any) -> None:
     class Declared(broken.KeepsReference):
         """Declares that it keeps rows."""
