@@ -5,7 +5,9 @@
 Contenders on the same checkpoint, prompts, batch size and rate: the Trainer in float32 and, where
 the hardware is fast at it, in bf16, with labels of -100 on the prompts and padding to the longest
 row of a batch; the engine with its defaults; and the engine with packed rows. Speed: real tokens
-per second in windows of steps after a warm-up, in turns in one process. Loss: the mean over the
+per second in windows of steps after a warm-up, in turns in one process, and their share of what
+this machine's matrix products allow in that precision, where training all layers but the output
+layer on real tokens counts as useful work. Loss: the mean over the
 answers' tokens in the last half of a short training, for several seeds. Memory: the peak of one
 process each. Methods: the speed of each of ``--methods`` beside vanilla's in the engine, in turns.
 Scoring: the time to score four answers to each prompt, and to read the prompts alone, in turns.
@@ -28,8 +30,25 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from machine import add_task_options, compare, make_parser, peaks, start, turns, wait, write_json
-from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from machine import (
+    MatrixProducts,
+    add_task_options,
+    compare,
+    example_flops,
+    make_parser,
+    peaks,
+    start,
+    turns,
+    wait,
+    write_json,
+)
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.trainer_callback import PrinterCallback
 
 from clbench.methods.base import METHODS
@@ -74,6 +93,16 @@ class Bench:
         self.prompts = encoder.encode(self.task, self.task.validation, to_train=False)
         self.pad = int(self.tokenizer.pad_token_id)
         self.length = float(self.rows.lengths.mean())
+        config: Any = AutoConfig.from_pretrained(local_folder(args.model))
+        width = int(config.hidden_size)
+        inner = int(getattr(config, "intermediate_size", None) or 4 * width)
+        self.products = MatrixProducts(device, round(args.batch_size * self.length), width, inner)
+        self.flops = example_flops(args.model, round(self.length)) / round(self.length)
+
+    def share(self, name: str, tokens: float) -> str:
+        """Return the tokens per second of a contender as a share of matrix products."""
+        bf16 = resolve_precision("auto", self.device).name == "bf16" and name != TRAINER
+        return self.products.share(tokens * self.flops, bf16=bf16)
 
     def train(
         self, contender: str, *, seed: int, steps: int, on_step: Callable[[int], None]
@@ -223,6 +252,7 @@ def speeds_of(bench: Bench, names: list[str]) -> dict[str, list[float]]:
     """Return the tokens per second of contenders, in turns."""
     speeds: dict[str, list[float]] = {name: [] for name in names}
     for turn in turns(bench.args):
+        bench.products.measure()
         for name in names:
             speeds[name].append(window(bench, name, turn))
             print(f"turn {turn + 1} {name:16} {speeds[name][-1]:8.0f} tokens/s", flush=True)
@@ -314,11 +344,11 @@ def main() -> None:
     print(f"{args.model}, {args.task}, batch {args.batch_size}, {bench.length:.0f} tokens a row")
     speeds = speeds_of(bench, names)
     base = fast[0] if fast else TRAINER  # the same precision as the engine's
-    ratios = compare(speeds, base, "tokens/s")
+    ratios = compare(speeds, base, "tokens/s", bench.share)
     result: dict[str, Any] = {"tokens_per_second": speeds, "ratios": ratios}
     if args.methods:
         speeds = speeds_of(bench, ["vanilla", *args.methods.split(",")])
-        ratios = compare(speeds, "vanilla", "tokens/s")
+        ratios = compare(speeds, "vanilla", "tokens/s", bench.share)
         result["methods"] = {"tokens_per_second": speeds, "ratios": ratios}
     result["scoring"] = scoring(bench)
     result["generation"] = generation(bench)

@@ -185,7 +185,7 @@ def flops_of(loss: Callable[[], Tensor]) -> float:
 
 
 def example_flops(model: str, length: int) -> float:
-    """Return the FLOPs of training the whole encoder on an example of `length` unpadded tokens."""
+    """Return the FLOPs of training a whole body on an example of `length` unpadded tokens."""
     encoder = AutoModel.from_pretrained(local_folder(model), attn_implementation="eager")
     ids = torch.full((1, length), 5)
     return flops_of(lambda: encoder(input_ids=ids).last_hidden_state[:, 0].square().sum())
