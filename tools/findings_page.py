@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from statistics import fmean
-from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -24,8 +23,8 @@ from scipy.special import betaincinv
 
 from clbench.figures import style
 from clbench.results.archive import read_archive
-from clbench.results.score_tables import means, score_rows
 from clbench.results.matched import LEVELS
+from clbench.results.score_tables import means, score_rows
 from clbench.results.statistics import Comparison, Differences, Summary, compare, summarise
 from clbench.results.store import Store
 from clbench.suite.schema import Question
@@ -45,50 +44,28 @@ CHANGES = {
     "self-sft-drop": "right answers of its own",
 }
 """What is compared with plain fine-tuning of the decoder: each changes one thing."""
+LEADS = "lead prototypes (.+) average"
 TRIES = ("before learning", "after it", "8 old rows", "16 old rows", "32 old rows")
-NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-
-
-class Study(NamedTuple):
-    """A study: its page, the options of its command, and the folders with its other cells."""
-
-    page: str
-    options: str
-    others: tuple[str, ...] = ()
-
-
 STUDIES = {
-    "findings-minilm": Study(
-        "pairs", "--data DIR --model MODEL", ("findings-minilm-tune", "findings-minilm-costs")
-    ),
-    "findings": Study("pairs", "--data DIR", ("findings-tune", "findings-costs")),
-    "findings-pretraining": Study("pairs", "--data DIR --corpus FILE"),
-    "findings-clinc150": Study(
-        "sequences", "--data DIR --model MODEL", ("findings-clinc150-tune",)
-    ),
-    "findings-clinc150-stage": Study(
-        "sequences", "--data DIR --model MODEL", ("findings-clinc150-stage-tune",)
-    ),
-    "findings-decoder": Study("decoders", "--model facts-gpt"),
+    "findings-minilm": ("pairs", "--data DIR --model MODEL"),
+    "findings": ("pairs", "--data DIR"),
+    "findings-pretraining": ("pairs", "--data DIR --corpus FILE"),
+    "findings-clinc150": ("sequences", "--data DIR --model MODEL"),
+    "findings-clinc150-stage": ("sequences", "--data DIR --model MODEL"),
+    "findings-decoder": ("decoders", "--model facts-gpt"),
 }
-"""The studies by the names of their suites and folders."""
+"""Page and options of the command of each study, by the name of its suite and folder."""
 
 
 @cache
 def runs(folder: str) -> pd.DataFrame:
-    """Return seed, start, end and training rows of each cell of a folder, failed ones included."""
-    cells = [json.loads(data) for data in read_archive(REFERENCE / folder).values()]
-    return pd.DataFrame(
-        [
-            (
-                cell["seed"],
-                *(datetime.fromisoformat(cell[end]).timestamp() for end in ("started", "finished")),
-                max(part["train"] for part in cell["scenario_report"]["parts"]),
-            )
-            for cell in cells
-        ],
-        columns=["seed", "start", "end", "rows"],
-    )
+    """Return seed, start and end in seconds, and training rows of each cell of a folder."""
+    rows = []
+    for cell in map(json.loads, read_archive(REFERENCE / folder).values()):
+        most = max(part["train"] for part in cell["scenario_report"]["parts"])
+        start, end = (datetime.fromisoformat(cell[key]) for key in ("started", "finished"))
+        rows.append((cell["seed"], start.timestamp(), end.timestamp(), most))
+    return pd.DataFrame(rows, columns=["seed", "start", "end", "rows"])
 
 
 def hours(folders: Sequence[str]) -> float:
@@ -104,12 +81,13 @@ def hours(folders: Sequence[str]) -> float:
 def studies_table() -> str:
     """Return a Markdown table of the studies with their scales, commands and hours."""
     rows = []
-    for name, study in STUDIES.items():
-        frame, tuning = runs(name), sum(len(runs(other)) for other in study.others)
-        command = f"`clbench run {name} {study.options}`"
-        sizes = [f"{frame['rows'].max():,}", f"{frame['seed'].nunique()}", f"{len(frame)}"]
-        spent = f"{hours([name, *study.others]):.1f}"
-        rows.append([f"[{command}](findings-{study.page}.md)", *sizes, f"{tuning}", spent])
+    for name, (page, options) in STUDIES.items():
+        others = [f"{name}-{kind}" for kind in ("tune", "costs")]
+        others = [other for other in others if (REFERENCE / other).exists()]
+        counts = [runs(name)["rows"].max(), runs(name)["seed"].nunique(), len(runs(name))]
+        sizes = [f"{count:,}" for count in (*counts, sum(len(runs(other)) for other in others))]
+        command = f"[`clbench run {name} {options}`](findings-{page}.md)"
+        rows.append([command, *sizes, f"{hours([name, *others]):.1f}"])
     return pairs.table(["command", "rows", "seeds", "cells", "further cells", "hours"], rows)
 
 
@@ -143,45 +121,41 @@ def strongest(study: pairs.Study) -> str:
 
 @cache
 def comparisons() -> dict[str, Comparison]:
-    """Return the comparisons of the page by name; each block is one family."""
+    """Return the comparisons of the page by name; each call of `compare` is one family."""
     found: dict[str, Comparison] = {}
+
+    def add(name: str, study: pairs.Study, claims: Sequence[Claim], scores: Sequence[str]) -> None:
+        cells, question = study.read()
+        answers = pairs.answers(cells, question.margin, claims, scores)
+        found.update({f"{name} {c.method} {c.reference} {s}": a for (c, s), a in answers.items()})
+
     for study in pairs.STUDIES:
-        cells, question = study.read()
-        for (claim, score), answer in pairs.answers(cells, question.margin).items():
-            found[f"{study.name} {claim.method} {claim.reference} {score}"] = answer
-        best, names = strongest(study), dict.fromkeys(c.baseline for c in cells if not c.control)
-        claims = [Claim(name, best) for name in names]
-        for (claim, _), answer in pairs.answers(cells, question.margin, claims, ("p",)).items():
-            found[f"{study.name} controls {claim.method}"] = answer
-    for (task, method), answer in pretraining()[1].items():
-        found[f"{task} {method}"] = answer
+        add(study.name, study, pairs.CLAIMS, SCORES)
+        best, names = strongest(study), [c.baseline for c in study.read()[0] if not c.control]
+        add(study.name, study, [Claim(name, best) for name in dict.fromkeys(names)], ("p",))
+    score = (sequences.SCORE,)
+    add("all", sequences.ALL, sequences.CLAIMS, score)
+    add("stage", sequences.STAGE, sequences.CLAIMS, score)
     names = [name for name in averages(sequences.ALL) if name not in CLASS_MEANS]
-    for name, study, claims in (
-        ("all", sequences.ALL, sequences.CLAIMS),
-        ("stage", sequences.STAGE, sequences.CLAIMS),
-        ("lead", sequences.ALL, tuple(Claim("prototypes", name) for name in names)),
-    ):
-        cells, question = study.read()
-        answers = pairs.answers(cells, question.margin, claims, (sequences.SCORE,))
-        found |= {f"{name} {c.method} {c.reference}": each for (c, _), each in answers.items()}
+    add("lead", sequences.ALL, [Claim("prototypes", name) for name in names], score)
+    found |= {f"{task} {method}": answer for (task, method), answer in pretraining()[1].items()}
     found |= {f"head {c.reference}": answer for (c, _), answer in sequences.heads().items()}
     frame = decoder.kept().set_index(["baseline", "seed"])
     parts = Store(decoder.FOLDER).read().cells[0].scenario_report["parts"]
-    groups = {
-        score: {
-            name: Differences(tuple(frame.loc[name][score] - frame.loc["vanilla"][score]), step)
-            for name in CHANGES
-        }
-        for score, step in zip(SCORES, (1 / part["validation"] for part in parts), strict=True)
-    }
+    groups: dict[str, dict[str, Differences]] = {}
+    for key, part in zip(SCORES, parts, strict=True):
+        for name in CHANGES:
+            differences = frame.loc[name][key] - frame.loc["vanilla"][key]
+            sample = Differences(tuple(differences), 1 / part["validation"])
+            groups.setdefault(key, {})[name] = sample
     changes = compare(groups, margin=MARGIN)
-    return found | {f"change {name} {score}": each for (score, name), each in changes.items()}
+    return found | {f"change {name} {key}": answer for (key, name), answer in changes.items()}
 
 
-def beginning(prefix: str) -> dict[str, Comparison]:
-    """Return the comparisons whose names begin so, by the rest of their names."""
-    found = comparisons().items()
-    return {name.removeprefix(prefix): a for name, a in found if name.startswith(prefix)}
+def matching(pattern: str) -> dict[str, str]:
+    """Return the names of comparisons that match, by the method that the pattern captures."""
+    found = (re.fullmatch(pattern, name) for name in comparisons())
+    return {match[1]: match[0] for match in found if match}
 
 
 @cache
@@ -213,14 +187,14 @@ def values() -> dict[str, str]:
     """Return the values of the page's sentences by name."""
     found = {name: shown(answer) for name, answer in comparisons().items()}
     for name in STUDIES:
-        seeds = runs(name)["seed"].nunique()
-        found |= {f"rows {name}": f"{runs(name)['rows'].max():,}", f"seeds {name}": NUMBERS[seeds]}
+        found[f"rows {name}"] = f"{runs(name)['rows'].max():,}"
+        found[f"seeds {name}"] = f"{runs(name)['seed'].nunique()}"
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
     for name, study in (("all", sequences.ALL), ("stage", sequences.STAGE)):
         found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}
-    for name in ("head ", "lead prototypes "):
-        verdicts = [answer.verdict for answer in beginning(name).values()]
-        found[f"{name}count"] = f"{verdicts.count('better')} of {len(verdicts)}"
+    for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):
+        verdicts = [comparisons()[key].verdict for key in matching(pattern).values()]
+        found[f"{name} count"] = f"{verdicts.count('better')} of {len(verdicts)}"
     return found | kl_values() | on_policy_values() | relearning_values()
 
 
@@ -296,20 +270,12 @@ def comparison_figure(panels: Mapping[str, Mapping[str, Mapping[str, str]]]) -> 
     """Draw comparisons by panel, series and row."""
     marks = {
         title: {
-            series: {row: mark(comparisons()[n]) for row, n in rows.items() if n in comparisons()}
+            series: {row: mark(comparisons()[name]) for row, name in rows.items()}
             for series, rows in by_series.items()
         }
         for title, by_series in panels.items()
     }
     return forest(marks, "Differences with their intervals.", margin=MARGIN)
-
-
-def by_model(name: str, rows: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the names of rows by model; `name` has the places ``{study}`` and ``{row}``."""
-    return {
-        study.label: {row: name.format(study=study.name, row=key) for row, key in rows.items()}
-        for study in pairs.STUDIES
-    }
 
 
 def kl_figure() -> Figure:
@@ -368,18 +334,26 @@ EWC = {
 def figures() -> dict[str, Figure]:
     """Return the figures by name."""
     panels: dict[str, Mapping[str, Mapping[str, Mapping[str, str]]]] = {
-        name: {TITLES[s]: by_model(f"{{study}} {{row}} {s}", rows) for s in SCORES}
+        name: {
+            TITLES[score]: {
+                study.label: {row: f"{study.name} {key} {score}" for row, key in rows.items()}
+                for study in pairs.STUDIES
+            }
+            for score in SCORES
+        }
         for name, rows in ON_PAIRS.items()
     }
     panels["ewc"] = {t: {"": {row: f"{t} {n}" for row, n in EWC.items()}} for t in pairs.KEPT}
-    methods = {n: n for study in pairs.STUDIES for n in beginning(f"{study.name} controls ")}
-    title = "p_o + p_s, difference from plain fine-tuning at half the rate"
-    panels["controls"] = {title: by_model("{study} controls {row}", methods)}
+    panels["controls"] = {
+        "p_o + p_s, difference from plain fine-tuning at half the rate": {
+            study.label: matching(f"{study.name} (.+) {strongest(study)} p")
+            for study in pairs.STUDIES
+        }
+    }
     title = "share of intents that are right, change by the stage's loss"
-    panels["head"] = {title: {"": {name: f"head {name}" for name in beginning("head ")}}}
-    leads = {f"{n} − prototypes": f"all {n} prototypes" for n in CLASS_MEANS[1:]}
-    for name in beginning("lead prototypes "):
-        leads[f"prototypes − {name}"] = f"lead prototypes {name}"
+    panels["head"] = {title: {"": matching("head (.+)")}}
+    leads = {f"{n} − prototypes": key for n, key in matching("all (.+) prototypes .+").items()}
+    leads |= {f"prototypes − {name}": key for name, key in matching(LEADS).items()}
     panels["class-means"] = {"share of intents that are right after ten steps": {"": leads}}
     panels["on-policy"] = {
         title: {"": {label: f"change {name} {score}" for name, label in CHANGES.items()}}
