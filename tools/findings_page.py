@@ -44,6 +44,8 @@ CHANGES = {
     "self-sft-drop": "right answers of its own",
 }
 """What is compared with plain fine-tuning of the decoder: each changes one thing."""
+Panels = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""Names of comparisons by panel, series and row."""
 LEADS = "lead prototypes (.+) average"
 TRIES = ("before learning", "after it", "8 old rows", "16 old rows", "32 old rows")
 STUDIES = {
@@ -200,7 +202,7 @@ def values() -> dict[str, str]:
 
 def kl_values() -> dict[str, str]:
     """Return the values and words on KL by name."""
-    fits = {name: decoder.r2(name, "p_o") for name in decoder.MEASURES}
+    fits = {name: decoder.r2(name, "p_o") for name in ("forward_kl", "divergence", "p_s")}
     unseen = decoder.r2("forward_kl", "p_o", unseen=True)
     overlap = fits["forward_kl"][1] <= fits["divergence"][2]
     found = {f"kl {name}": share(*fit) for name, fit in fits.items()}
@@ -266,8 +268,8 @@ def filled(page: str) -> str:
     return pairs.filled(page, {"studies": studies_table()})
 
 
-def comparison_figure(panels: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Figure:
-    """Draw comparisons by panel, series and row."""
+def comparison_figure(panels: Panels) -> Figure:
+    """Draw comparisons."""
     marks = {
         title: {
             series: {row: mark(comparisons()[name]) for row, name in rows.items()}
@@ -331,9 +333,9 @@ EWC = {
 }
 
 
-def figures() -> dict[str, Figure]:
-    """Return the figures by name."""
-    panels: dict[str, Mapping[str, Mapping[str, Mapping[str, str]]]] = {
+def panels() -> dict[str, Panels]:
+    """Return the comparisons that each figure shows, by its name."""
+    found: dict[str, Panels] = {
         name: {
             TITLES[score]: {
                 study.label: {row: f"{study.name} {key} {score}" for row, key in rows.items()}
@@ -343,31 +345,32 @@ def figures() -> dict[str, Figure]:
         }
         for name, rows in ON_PAIRS.items()
     }
-    panels["ewc"] = {t: {"": {row: f"{t} {n}" for row, n in EWC.items()}} for t in pairs.KEPT}
-    panels["controls"] = {
+    found["ewc"] = {t: {"": {row: f"{t} {n}" for row, n in EWC.items()}} for t in pairs.KEPT}
+    found["controls"] = {
         "p_o + p_s, difference from plain fine-tuning at half the rate": {
             study.label: matching(f"{study.name} (.+) {strongest(study)} p")
             for study in pairs.STUDIES
         }
     }
     title = "share of intents that are right, change by the stage's loss"
-    panels["head"] = {title: {"": matching("head (.+)")}}
+    found["head"] = {title: {"": matching("head (.+)")}}
     leads = {f"{n} − prototypes": key for n, key in matching("all (.+) prototypes .+").items()}
     leads |= {f"prototypes − {name}": key for name, key in matching(LEADS).items()}
-    panels["class-means"] = {"share of intents that are right after ten steps": {"": leads}}
-    panels["on-policy"] = {
+    found["class-means"] = {"share of intents that are right after ten steps": {"": leads}}
+    found["on-policy"] = {
         title: {"": {label: f"change {name} {score}" for name, label in CHANGES.items()}}
         for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)
     }
-    found = {name: comparison_figure(each) for name, each in panels.items()}
-    return found | {"kl": kl_figure(), "relearning": relearning_figure()}
+    return found
 
 
 def main() -> None:
     """Write the values and the table into the page, and the figures."""
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     with matplotlib.rc_context({"svg.hashsalt": "clbench"}):
-        for name, figure in figures().items():
+        figures = {name: comparison_figure(each) for name, each in panels().items()}
+        figures |= {"kl": kl_figure(), "relearning": relearning_figure()}
+        for name, figure in figures.items():
             figure.savefig(FIGURES / f"findings-{name}.svg", metadata={"Date": None})
 
 
