@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -56,6 +57,7 @@ class Study(NamedTuple):
     folder: Path
     tuning: Path
 
+    @cache  # noqa: B019 - there are four
     def read(self) -> tuple[list[CellResult], Question]:
         """Return its cells and its question; methods that lack a scenario or seed are left out."""
         store = Store(self.folder)

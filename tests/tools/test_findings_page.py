@@ -59,6 +59,7 @@ def mean(folder: str, baseline: str, task: int | None) -> float:
     return fmean(fmean(c["R"][-1]) if task is None else c["R"][-1][task] for c in own)
 
 
+@pytest.mark.slow
 def test_the_page_has_the_values_of_the_cells() -> None:
     assert page.filled(text()) == text()
     assert "\n<!--=" not in text()  # it would end the paragraph
@@ -120,7 +121,7 @@ def test_the_lost_facts_that_come_back_follow_from_the_files() -> None:
     assert (tries.iloc[:, 0] - tries.iloc[:, 1]).min() >= page.decoder.FORGOT - 1e-9
     by_seed = lost.groupby("seed")[list(page.TRIES)].mean().to_numpy()
     back = (by_seed[:, 4] - by_seed[:, 1]) / (by_seed[:, 0] - by_seed[:, 1])
-    assert page.values()["again back"].startswith(f"{plain(back.mean(), 2)} [")
+    assert page.relearning_values()["again back"].startswith(f"{plain(back.mean(), 2)} [")
 
 
 def test_hours_count_cells_that_run_at_once_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
