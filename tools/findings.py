@@ -1,4 +1,4 @@
-"""Write the tables of ``docs/findings.md`` and its figure from the cells of the studies.
+"""Write the tables of ``docs/findings-pairs.md`` and its figure from the cells of the studies.
 
 python -m tools.findings
 """
@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -34,11 +35,14 @@ from clbench.suite.baselines import own_values, read_baseline
 from clbench.suite.schema import Question
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "findings.md", ROOT / "docs" / "findings-by-scenario.md")
-FIGURE = ROOT / "docs" / "figures" / "findings.svg"
+PAGES = (ROOT / "docs" / "findings-pairs.md", ROOT / "docs" / "findings-by-scenario.md")
+FIGURE = ROOT / "docs" / "figures" / "findings-pairs.svg"
 REFERENCE = ROOT / "results" / "reference"
 PRETRAINING = REFERENCE / "findings-pretraining"
 SCORES = ("p_o", "p_s")
+TITLES = {"p_o": "old task (p_o)", "p_s": "new task (p_s)"}
+WIDTH = 7.2
+"""Width of a figure in inches, so that a page 700 pixels wide shows it at its own size."""
 
 
 class Study(NamedTuple):
@@ -53,6 +57,7 @@ class Study(NamedTuple):
     folder: Path
     tuning: Path
 
+    @cache  # noqa: B019 - there are four
     def read(self) -> tuple[list[CellResult], Question]:
         """Return its cells and its question; methods that lack a scenario or seed are left out."""
         store = Store(self.folder)
@@ -119,7 +124,10 @@ def answers(
         values = scores_by_baseline(rows, score)
         for method, reference in claims:
             scenarios, _, table = paired_table(values[method], values[reference])
-            sizes = {name: steps[name][score] for name in scenarios}
+            sum_steps = {
+                s: math.hypot(*(steps[s].get(each, 0.0) for each in SCORES)) for s in steps
+            }
+            sizes = {name: steps[name].get(score, sum_steps[name]) for name in scenarios}
             sample, gap = mean_and_gap(scenarios, table, sizes)
             group = reference, score
             groups.setdefault(group, {})[method] = sample
@@ -248,19 +256,24 @@ def settings_table(study: Study) -> str:
     return table(["method", "tuned settings (default)", "trials"], rows)
 
 
-def kept_table(cells: Sequence[CellResult], question: Question) -> str:
-    """Return a Markdown table of what is kept of the pretraining and of each task.
+KEPT = ("masked LM", "old task", "new task")
+"""Tasks of a scenario of `PRETRAINING`."""
 
-    The tasks of a scenario are the pretraining, the old and the new task; scores are means over
-    the scenarios, and the differences from the reference one family.
+
+def kept(
+    cells: Sequence[CellResult], question: Question
+) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], Comparison]]:
+    """Return what is kept of each task of `KEPT`, and differences from the reference.
+
+    Both have the task and the method as keys. Scores are means over the scenarios; the differences
+    are one family.
     """
-    titles = ("masked LM", "old task", "new task")
     methods = list(dict.fromkeys(cell.baseline for cell in cells))
     parts = {cell.scenario: cell.scenario_report["parts"] for cell in cells}
     groups: dict[str, dict[str, Differences]] = {}
     gaps: dict[str, float] = {}
     means: dict[tuple[str, str], float] = {}
-    for task, title in enumerate(titles):
+    for task, title in enumerate(KEPT):
         values: Values = {}
         for cell in cells:
             by_scenario = values.setdefault(cell.baseline, {})
@@ -276,16 +289,21 @@ def kept_table(cells: Sequence[CellResult], question: Question) -> str:
                 sample, gap = mean_and_gap(scenarios, differences, steps)
                 groups.setdefault(title, {})[method] = sample
                 gaps[title] = min(gap, gaps.get(title, math.inf))
-    comparisons = compare(groups, margin=question.margin, known_gaps=gaps)
+    return means, compare(groups, margin=question.margin, known_gaps=gaps)
+
+
+def kept_table(cells: Sequence[CellResult], question: Question) -> str:
+    """Return a Markdown table of what is kept of the pretraining and of each task."""
+    means, comparisons = kept(cells, question)
     rows = []
-    for method in methods:
+    for method in dict.fromkeys(cell.baseline for cell in cells):
         texts = [f"`{method}`"]
-        for title in titles:
+        for title in KEPT:
             row = comparisons.get((title, method))
             text = "" if row is None else compared(pd.Series(asdict(row)))
             texts += [plain(means[title, method]), text]
         rows.append(texts)
-    return table(["method", *(text for title in titles for text in (title, "difference"))], rows)
+    return table(["method", *(text for title in KEPT for text in (title, "difference"))], rows)
 
 
 def tables() -> dict[str, str]:
@@ -304,39 +322,61 @@ def tables() -> dict[str, str]:
     return contents
 
 
-def claims_figure(studies: Sequence[Study]) -> Figure:
-    """Draw the claims: differences with their intervals, filled where there is a verdict."""
-    runs = [study.read() for study in studies]
-    claims = [c for c in CLAIMS if any(c in claims_of(cells) for cells, _ in runs)]
-    height = (0.18 * len(studies) + 0.12) * len(claims) + 0.4
-    figure, grid = style.panels(len(SCORES), width=4.6, height=height, columns=2)
-    for study, (cells, question), color in zip(studies, runs, style.PALETTE, strict=False):
-        comparisons = answers(cells, question.margin)
-        offset = 0.25 * ((len(studies) - 1) / 2 - studies.index(study))
-        for axes, score in zip(grid, SCORES, strict=True):
-            for (claim, of), answer in comparisons.items():
-                if of == score:
-                    y = len(claims) - 1 - claims.index(claim) + offset
-                    ends = [answer.difference_low, answer.difference_high]
-                    axes.plot(ends, [y] * 2, "-", lw=2, color=color, solid_capstyle="butt")
-                    has_verdict = answer.verdict in ("better", "worse", "equivalent")
-                    face = color if has_verdict else "white"
-                    axes.plot([answer.difference], [y], "o", ms=6, color=color, mfc=face)
-    names = [f"{claim.method} − {claim.reference}" for claim in claims]
-    margin = runs[0][1].margin
-    for axes, title in zip(grid, ("old task (p_o)", "new task (p_s)"), strict=True):
+class Mark(NamedTuple):
+    """A difference with its interval, and whether it has a verdict."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    has_verdict: bool = True
+
+
+def mark(answer: Comparison) -> Mark:
+    """Return a comparison as a figure shows it."""
+    has_verdict = answer.verdict in ("better", "worse", "equivalent")
+    ends = answer.difference_low, answer.difference_high
+    return Mark(answer.difference, *ends, has_verdict)
+
+
+def forest(
+    panels: Mapping[str, Mapping[str, Mapping[str, Mark]]], caption: str, *, margin: float = 0.0
+) -> Figure:
+    """Draw marks with their intervals by panel, series and row; open where there is no verdict."""
+    series = list(dict.fromkeys(name for by_series in panels.values() for name in by_series))
+    marks = [rows for by_series in panels.values() for rows in by_series.values()]
+    names = list(dict.fromkeys(name for rows in marks for name in rows))
+    height = (0.16 * len(series) + 0.1) * len(names) + 0.4
+    width = WIDTH / len(panels)
+    figure, grid = style.panels(len(panels), width=width, height=height, columns=len(panels))
+    looks = {s: style.Look(c, "o") for s, c in zip(series, style.PALETTE, strict=False)}
+    for axes, (title, by_series) in zip(grid, panels.items(), strict=True):
+        style.name_rows(axes, list(reversed(names)) if axes is grid[0] else [""] * len(names))
         axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
         axes.axvspan(-margin, margin, color=style.GREY, alpha=0.15, lw=0)
-        axes.set_yticks(
-            range(len(claims)), reversed(names) if axes is grid[0] else [""] * len(claims)
-        )
-        axes.set_ylim(-0.6, len(claims) - 0.4)
-        axes.grid(axis="x", lw=0.4, alpha=0.6)
         axes.set_title(title, fontsize="medium")
-    if len(studies) > 1:
-        looks = {s.label: style.Look(c, "o") for s, c in zip(studies, style.PALETTE, strict=False)}
+        for label, rows in by_series.items():
+            color = looks[label].color
+            offset = 0.25 * ((len(series) - 1) / 2 - series.index(label))
+            for name, (value, low, high, has_verdict) in rows.items():
+                y = len(names) - 1 - names.index(name) + offset
+                axes.plot([low, high], [y] * 2, "-", lw=2, color=color, solid_capstyle="butt")
+                face = color if has_verdict else "white"
+                axes.plot([value], [y], "o", ms=6, color=color, mfc=face)
+    if len(series) > 1:
         style.legend(figure, looks)
-    return style.captioned(figure, "Differences of mean scores over six scenarios.")
+    return style.captioned(figure, caption)
+
+
+def claims_figure(studies: Sequence[Study]) -> Figure:
+    """Draw the claims of each study on the old and on the new task."""
+    panels: dict[str, dict[str, dict[str, Mark]]] = {title: {} for title in TITLES.values()}
+    for study in studies:
+        cells, question = study.read()
+        for (claim, score), answer in answers(cells, question.margin).items():
+            rows = panels[TITLES[score]].setdefault(study.label, {})
+            rows[f"{claim.method} − {claim.reference}"] = mark(answer)
+    caption = "Differences of mean scores over six scenarios."
+    return forest(panels, caption, margin=question.margin)
 
 
 def filled(page: str, contents: dict[str, str]) -> str:

@@ -1,0 +1,132 @@
+"""The page of findings answers nine questions with what the kept cells say."""
+
+from __future__ import annotations
+
+import json
+import re
+from statistics import fmean
+
+import pandas as pd
+import pytest
+
+from clbench.results.archive import read_archive
+from tools import findings_page as page
+from tools.findings import REFERENCE, plain
+
+NONE = "no difference shown"
+VERDICTS = {  # what the sentences on encoders say in words
+    "minilm bertcl-combined low-rate": (NONE, "worse"),
+    "tiny bertcl-combined low-rate": (NONE, NONE),
+    "minilm bertcl-published low-rate-published": (NONE, "equivalent"),
+    "tiny bertcl-published low-rate-published": (NONE, "equivalent"),
+    "minilm bertcl-published vanilla": (NONE, "worse"),
+    "minilm ewc-mlm vanilla": (NONE, "equivalent"),
+    "minilm recadam low-rate-recadam": ("equivalent", "equivalent"),
+    "tiny recadam low-rate-recadam": (NONE, "equivalent"),
+    "minilm recadam vanilla": (NONE, NONE),
+    "tiny recadam vanilla": ("better", NONE),
+}
+OTHERS = {
+    "masked LM ewc-mlm": "better",
+    "masked LM half-rate": "better",
+    "old task ewc-mlm": NONE,
+    "minilm replay low-rate-recadam p": NONE,
+    "tiny replay low-rate-recadam p": "worse",
+    "head frozen": "better",
+    "head o-lora": "better",
+    "head seq-star": NONE,
+    "stage o-lora lora-shared average": "better",
+    "all o-lora lora-shared average": NONE,
+    "lead prototypes o-lora average": "better",
+    "lead prototypes seq-star average": NONE,
+    "lead prototypes replay average": "no verdict",
+    "all prototypes replay average": "no verdict",
+    "all klda prototypes average": "better",
+    "all ranpac prototypes average": "better",
+}
+
+
+def text() -> str:
+    return page.PAGE.read_text(encoding="utf-8")
+
+
+def mean(folder: str, baseline: str, task: int | None) -> float:
+    """Return a mean score from the files; over all tasks, too, if `task` is None."""
+    cells = [json.loads(data) for data in read_archive(REFERENCE / folder).values()]
+    own = [cell for cell in cells if cell["baseline"] == baseline]
+    if folder == "findings-decoder":
+        own = [cell for cell in own if cell["seed"] in {*page.decoder.kept()["seed"]}]
+    return fmean(fmean(c["R"][-1]) if task is None else c["R"][-1][task] for c in own)
+
+
+@pytest.mark.slow
+def test_the_page_has_the_values_of_the_cells() -> None:
+    assert page.filled(text()) == text()
+    assert "\n<!--=" not in text()  # it would end the paragraph
+
+
+def test_each_question_has_a_figure_three_sentences_and_what_would_change_it() -> None:
+    _, *parts, _ = re.split(r"^## ", text(), flags=re.MULTILINE)
+    names = [re.findall(r"\(figures/findings-([\w-]+)\.svg\)", part) for part in parts]
+    assert sorted(name for (name,) in names) == sorted([*page.panels(), "kl", "relearning"])
+    assert all(page.comparison_figure(each).axes for each in page.panels().values())
+    assert all((page.FIGURES / f"findings-{name}.svg").exists() for (name,) in names)
+    for part in parts:
+        title, known, _, answer, scale, change, *_ = re.split(r"\n\n", part)
+        assert title.endswith("?")
+        assert known.startswith("*Known:* ")
+        assert scale.startswith("*Scale:* ")
+        assert change.startswith("*Would change it:* ")
+        words = re.sub(r"<!--=[^>]+-->.*?<!--/-->", "", answer, flags=re.DOTALL)
+        assert set(re.findall(r"\d+", words)) <= {"1", "8", "32"}  # lost .1, rows of relearning
+        _, verdict, sentences = re.split(r"\*\*", answer)
+        assert verdict
+        assert len(re.findall(r"\.(?=\s[A-Z<]|$)", sentences.strip())) == 3, answer
+
+
+def test_the_words_are_those_of_the_verdicts() -> None:
+    found = {name: answer.verdict for name, answer in page.comparisons().items()}
+    expected = {f"{n} {s}": v for n, both in VERDICTS.items() for s, v in zip(
+        page.SCORES, both, strict=True)} | OTHERS  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+    assert {page.strongest(study) for study in page.pairs.STUDIES} == {"low-rate-recadam"}
+    *_, best = (n for n in page.averages(page.sequences.ALL) if n not in page.CLASS_MEANS)
+    assert best == "seq-star"
+    fits = {name: page.decoder.r2(name, "p_o") for name in ("forward_kl", "p_s")}
+    assert fits["forward_kl"][1] > fits["p_s"][2]  # within the sample, it does predict
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "method", "reference", "task"),
+    [
+        ("minilm bertcl-combined low-rate p_s", "findings-minilm", *page.pairs.CLAIMS[0], -1),
+        ("tiny recadam vanilla p_o", "findings", "recadam", "vanilla", 0),
+        ("masked LM ewc-mlm", "findings-pretraining", "ewc-mlm", "vanilla", 0),
+        ("all klda prototypes average", "findings-clinc150", "klda", "prototypes", None),
+        ("change vanilla-half p_o", "findings-decoder", "vanilla-half", "vanilla", 0),
+        ("change self-sft-drop p_s", "findings-decoder", "self-sft-drop", "vanilla", 1),
+    ],
+)
+def test_differences_follow_from_the_files(
+    name: str, folder: str, method: str, reference: str, task: int | None
+) -> None:
+    difference = mean(folder, method, task) - mean(folder, reference, task)
+    assert page.comparisons()[name].difference == pytest.approx(difference)
+
+
+def test_the_lost_facts_that_come_back_follow_from_the_files() -> None:
+    lost = page.relearned()
+    tries = lost[list(page.TRIES)]
+    assert len(lost) == page.decoder.kept()["relearned"].notna().sum()
+    assert (tries.iloc[:, 0] - tries.iloc[:, 1]).min() >= page.decoder.FORGOT - 1e-9
+    by_seed = lost.groupby("seed")[list(page.TRIES)].mean().to_numpy()
+    back = (by_seed[:, 4] - by_seed[:, 1]) / (by_seed[:, 0] - by_seed[:, 1])
+    assert page.relearning_values()["again back"].startswith(f"{plain(back.mean(), 2)} [")
+
+
+def test_hours_count_cells_that_run_at_once_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = [(0, 7200), (3600, 5400), (3600, 10800), (14400, 18000)]
+    cells = pd.DataFrame(spans, columns=["start", "end"])
+    monkeypatch.setattr(page, "runs", lambda folder: cells)
+    assert page.hours(["one"]) == pytest.approx(4.0)
+    assert page.hours(["one", "two"]) == pytest.approx(8.0)

@@ -1,0 +1,378 @@
+"""Write the values, the figures and the table of ``docs/findings.md`` from the kept cells.
+
+python -m tools.findings_page
+
+The page's sentences hold their values between ``<!--=NAME-->`` and ``<!--/-->``. Where cells are
+still being added, the words that depend on a verdict are values, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from statistics import fmean
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.special import betaincinv
+
+from clbench.figures import style
+from clbench.results.archive import read_archive
+from clbench.results.matched import LEVELS
+from clbench.results.score_tables import means, score_rows
+from clbench.results.statistics import Comparison, Differences, Summary, compare, summarise
+from clbench.results.store import Store
+from clbench.suite.schema import Question
+from tools import findings as pairs
+from tools import findings_decoder as decoder
+from tools import findings_sequences as sequences
+from tools.findings import REFERENCE, ROOT, SCORES, TITLES, Claim, Mark, forest, mark, plain
+
+PAGE = ROOT / "docs" / "findings.md"
+FIGURES = ROOT / "docs" / "figures"
+MARGIN = Question().margin
+CLASS_MEANS = ("prototypes", "klda", "ranpac")
+CHANGES = {
+    "vanilla-half": "half the rate",
+    "vanilla-quarter": "a quarter of the rate",
+    "self-replay-half": "texts of its own",
+    "self-sft-drop": "right answers of its own",
+}
+"""What is compared with plain fine-tuning of the decoder: each changes one thing."""
+Panels = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""Names of comparisons by panel, series and row."""
+LEADS = "lead prototypes (.+) average"
+TRIES = ("before learning", "after it", "8 old rows", "16 old rows", "32 old rows")
+STUDIES = {
+    "findings-minilm": ("pairs", "--data DIR --model MODEL"),
+    "findings": ("pairs", "--data DIR"),
+    "findings-pretraining": ("pairs", "--data DIR --corpus FILE"),
+    "findings-clinc150": ("sequences", "--data DIR --model MODEL"),
+    "findings-clinc150-stage": ("sequences", "--data DIR --model MODEL"),
+    "findings-decoder": ("decoders", "--model facts-gpt"),
+}
+"""Page and options of the command of each study, by the name of its suite and folder."""
+
+
+@cache
+def runs(folder: str) -> pd.DataFrame:
+    """Return seed, start and end in seconds, and training rows of each cell of a folder."""
+    rows = []
+    for cell in map(json.loads, read_archive(REFERENCE / folder).values()):
+        most = max(part["train"] for part in cell["scenario_report"]["parts"])
+        start, end = (datetime.fromisoformat(cell[key]) for key in ("started", "finished"))
+        rows.append((cell["seed"], start.timestamp(), end.timestamp(), most))
+    return pd.DataFrame(rows, columns=["seed", "start", "end", "rows"])
+
+
+def hours(folders: Sequence[str]) -> float:
+    """Return how long at least one cell of the folders was running."""
+    seconds = 0.0
+    for folder in folders:
+        frame = runs(folder).sort_values("start")
+        done = frame["end"].cummax().shift(fill_value=0.0)
+        seconds += (frame["end"] - np.maximum(frame["start"], done)).clip(lower=0.0).sum()
+    return seconds / 3600
+
+
+def studies_table() -> str:
+    """Return a Markdown table of the studies with their scales, commands and hours."""
+    rows = []
+    for name, (page, options) in STUDIES.items():
+        others = [f"{name}-{kind}" for kind in ("tune", "costs")]
+        others = [other for other in others if (REFERENCE / other).exists()]
+        counts = [runs(name)["rows"].max(), runs(name)["seed"].nunique(), len(runs(name))]
+        sizes = [f"{count:,}" for count in (*counts, sum(len(runs(other)) for other in others))]
+        command = f"[`clbench run {name} {options}`](findings-{page}.md)"
+        rows.append([command, *sizes, f"{hours([name, *others]):.1f}"])
+    return pairs.table(["command", "rows", "seeds", "cells", "further cells", "hours"], rows)
+
+
+def shown(answer: Comparison | Summary) -> str:
+    """Return a mean difference with its interval."""
+    if isinstance(answer, Summary):
+        return pairs.interval(answer.mean, answer.low, answer.high)
+    return pairs.interval(answer.difference, answer.difference_low, answer.difference_high)
+
+
+def share(*ends: float) -> str:
+    """Return a share with its interval."""
+    return "{} [{}, {}]".format(*(plain(end, 2) for end in ends))
+
+
+@cache
+def averages(study: pairs.Study) -> dict[str, float]:
+    """Return the mean average over the tasks after the last stage, by method, in rising order."""
+    rows = means(score_rows(study.read()[0]))
+    return dict(sorted(((r["method"], r["average_mean"]) for r in rows), key=lambda pair: pair[1]))
+
+
+def strongest(study: pairs.Study) -> str:
+    """Return the control with the highest mean p_o + p_s, of those that keep no rows."""
+    sums: dict[str, list[float]] = {}
+    for cell in study.read()[0]:
+        if cell.control and not cell.keeps_rows:
+            sums.setdefault(cell.baseline, []).append(cell.scores["p"] or 0.0)
+    return max(sums, key=lambda name: fmean(sums[name]))
+
+
+@cache
+def comparisons() -> dict[str, Comparison]:
+    """Return the comparisons of the page by name; each call of `compare` is one family."""
+    found: dict[str, Comparison] = {}
+
+    def add(name: str, study: pairs.Study, claims: Sequence[Claim], scores: Sequence[str]) -> None:
+        cells, question = study.read()
+        answers = pairs.answers(cells, question.margin, claims, scores)
+        found.update({f"{name} {c.method} {c.reference} {s}": a for (c, s), a in answers.items()})
+
+    for study in pairs.STUDIES:
+        add(study.name, study, pairs.CLAIMS, SCORES)
+        best, names = strongest(study), [c.baseline for c in study.read()[0] if not c.control]
+        add(study.name, study, [Claim(name, best) for name in dict.fromkeys(names)], ("p",))
+    score = (sequences.SCORE,)
+    add("all", sequences.ALL, sequences.CLAIMS, score)
+    add("stage", sequences.STAGE, sequences.CLAIMS, score)
+    names = [name for name in averages(sequences.ALL) if name not in CLASS_MEANS]
+    add("lead", sequences.ALL, [Claim("prototypes", name) for name in names], score)
+    found |= {f"{task} {method}": answer for (task, method), answer in pretraining()[1].items()}
+    found |= {f"head {c.reference}": answer for (c, _), answer in sequences.heads().items()}
+    frame = decoder.kept().set_index(["baseline", "seed"])
+    parts = Store(decoder.FOLDER).read().cells[0].scenario_report["parts"]
+    groups: dict[str, dict[str, Differences]] = {}
+    for key, part in zip(SCORES, parts, strict=True):
+        for name in CHANGES:
+            differences = frame.loc[name][key] - frame.loc["vanilla"][key]
+            sample = Differences(tuple(differences), 1 / part["validation"])
+            groups.setdefault(key, {})[name] = sample
+    changes = compare(groups, margin=MARGIN)
+    return found | {f"change {name} {key}": answer for (key, name), answer in changes.items()}
+
+
+def matching(pattern: str) -> dict[str, str]:
+    """Return the names of comparisons that match, by the method that the pattern captures."""
+    found = (re.fullmatch(pattern, name) for name in comparisons())
+    return {match[1]: match[0] for match in found if match}
+
+
+@cache
+def pretraining() -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], Comparison]]:
+    """Return what is kept of the pretraining and both tasks, and differences from plain."""
+    return pairs.kept(Store(pairs.PRETRAINING).read().cells, Question())
+
+
+@cache
+def relearned() -> pd.DataFrame:
+    """Return the old facts known by the cells that lost many, in the columns `TRIES`.
+
+    A cell that recovers sooner keeps its last score.
+    """
+    kept = {*decoder.kept()[["baseline", "seed"]].itertuples(index=False, name=None)}
+    rows = []
+    for cell in Store(decoder.FOLDER).read().cells:
+        is_lost = (cell.scores.get("forgetting") or 0.0) >= decoder.FORGOT
+        if is_lost and (cell.baseline, cell.seed) in kept:
+            scores = [cell.scores["p_o_before"], *cell.relearning["scores"]]
+            scores += scores[-1:] * (len(TRIES) - len(scores))
+            own = {"baseline": cell.baseline, "seed": cell.seed}
+            rows.append(own | dict(zip(TRIES, scores, strict=True)))
+    return pd.DataFrame(rows)
+
+
+@cache
+def values() -> dict[str, str]:
+    """Return the values of the page's sentences by name."""
+    found = {name: shown(answer) for name, answer in comparisons().items()}
+    for name in STUDIES:
+        found[f"rows {name}"] = f"{runs(name)['rows'].max():,}"
+        found[f"seeds {name}"] = f"{runs(name)['seed'].nunique()}"
+    found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
+    for name, study in (("all", sequences.ALL), ("stage", sequences.STAGE)):
+        found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}
+    for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):
+        verdicts = [comparisons()[key].verdict for key in matching(pattern).values()]
+        found[f"{name} count"] = f"{verdicts.count('better')} of {len(verdicts)}"
+    return found | kl_values() | on_policy_values() | relearning_values()
+
+
+def kl_values() -> dict[str, str]:
+    """Return the values and words on KL by name."""
+    fits = {name: decoder.r2(name, "p_o") for name in ("forward_kl", "divergence", "p_s")}
+    unseen = decoder.r2("forward_kl", "p_o", unseen=True)
+    overlap = fits["forward_kl"][1] <= fits["divergence"][2]
+    found = {f"kl {name}": share(*fit) for name, fit in fits.items()}
+    for name in ("divergence", "forward_kl"):
+        found[f"kl text {name}"] = share(*decoder.r2(name, "text_loss_added"))
+    return found | {
+        "kl unseen": share(*unseen),
+        "kl apart": "the intervals overlap" if overlap else "the intervals do not overlap",
+        "kl law": "above 0" if unseen[1] > 0.0 else "not shown to be above 0",
+        "kl verdict": "also" if unseen[1] > 0.0 else "not shown",
+    }
+
+
+def on_policy_values() -> dict[str, str]:
+    """Return the words on on-policy data by name."""
+    gains = [comparisons()[f"change {name} p_o"].verdict == "better" for name in CHANGES]
+    verdict = {
+        (True, False): "Small steps, as far as is shown",
+        (True, True): "Both keep more",
+        (False, True): "On-policy data, as far as is shown",
+        (False, False): "Neither is shown to keep more",
+    }[any(gains[:2]), any(gains[2:])]
+    read = [
+        f"{pairs.interval(*each)} for `{method}` where {plain(level, 2)} is learned"
+        for method in decoder.ON_POLICY
+        for level in LEVELS
+        if (each := decoder.matched(method, level))
+    ]
+    none = "nothing can be compared at equal learning"
+    matched = f"at equal learning the differences are {', '.join(read)}" if read else none
+    return {"change verdict": verdict, "change matched": matched}
+
+
+def relearning_values() -> dict[str, str]:
+    """Return the values and words on relearning by name."""
+    again = decoder.kept()["relearned"].dropna()
+    count, n = int(np.isfinite(again).sum()), len(again)
+    low = float(betaincinv(count, n - count + 1, 0.025)) if count else 0.0
+    high = float(betaincinv(count + 1, n - count, 0.975)) if count < n else 1.0
+    before, lost, eight, _, last = (relearned().groupby("seed")[name].mean() for name in TRIES)
+    back, cost = summarise([*((last - lost) / (before - lost))]), summarise([*(eight - lost)])
+    return {
+        "again count": f"{count} of the {n}",
+        "again share": share(count / n, low, high),
+        "again back": share(back.mean, back.low, back.high),
+        "again cost": shown(cost),
+        "again verdict": "Most" if back.low > 0.5 else "Little" if back.high < 0.5 else "Some",
+        "again why": (
+            "so training again costs facts itself, and cannot tell lost facts from hidden ones"
+            if cost.high < 0.0
+            else "which does not show that training again costs facts itself"
+        ),
+    }
+
+
+def filled(page: str) -> str:
+    """Return the page with the values of now and its table."""
+
+    def value(match: re.Match[str]) -> str:
+        return f"<!--={match[1]}-->{values()[match[1]]}<!--/-->"
+
+    page = re.sub(r"<!--=([^>]+)-->.*?<!--/-->", value, page, flags=re.DOTALL)
+    return pairs.filled(page, {"studies": studies_table()})
+
+
+def comparison_figure(panels: Panels) -> Figure:
+    """Draw comparisons."""
+    marks = {
+        title: {
+            series: {row: mark(comparisons()[name]) for row, name in rows.items()}
+            for series, rows in by_series.items()
+        }
+        for title, by_series in panels.items()
+    }
+    return forest(marks, "Differences with their intervals.", margin=MARGIN)
+
+
+def kl_figure() -> Figure:
+    """Draw how well KL on the new task and its controls predict what is forgotten."""
+    kinds = {"methods of the fit": False, "methods that it has not seen": True}
+    panels = {
+        f"R² of {title}": {
+            kind: {
+                label: Mark(*(fit := decoder.r2(name, score, unseen=unseen)), fit[1] > 0.0)
+                for name, label in decoder.MEASURES.items()
+            }
+            for kind, unseen in kinds.items()
+        }
+        for score, title in decoder.KEPT.items()
+    }
+    figure = forest(panels, "Lines that reach the left edge go on.")
+    for axes in figure.axes:
+        axes.set_xlim(-0.5, 1.02)
+    return figure
+
+
+def relearning_figure() -> Figure:
+    """Draw the old facts known before and after learning, and after relearning."""
+    figure, (axes,) = style.panels(1, width=pairs.WIDTH, height=2.4)
+    for _, own in relearned().groupby("baseline"):
+        axes.plot(TRIES, own[[*TRIES]].mean(), "-", lw=0.8, color=style.GREY, alpha=0.6)
+    by_seed = relearned().groupby("seed")[[*TRIES]].mean()
+    for name in TRIES:
+        each = summarise([*by_seed[name]])
+        axes.plot([name] * 2, [each.low, each.high], "-", lw=2, color=style.PALETTE[0])
+    axes.plot(TRIES, by_seed.mean(), "o-", lw=1.5, color=style.PALETTE[0])
+    axes.set_ylabel("old facts known")
+    axes.set_ylim(0.0, 1.0)
+    return style.captioned(figure, "A grey line is a strength of a method.")
+
+
+ON_PAIRS = {
+    "rates": {
+        "layerwise − flat, tuned": "bertcl-combined low-rate",
+        "layerwise − flat, published": "bertcl-published low-rate-published",
+        "published − plain": "bertcl-published vanilla",
+    },
+    "recadam": {
+        "RecAdam − plain": "recadam vanilla",
+        "RecAdam − plain at its rate": "recadam low-rate-recadam",
+    },
+}
+"""Rows of the figures of pairs, as the comparison of each."""
+EWC = {
+    "half the rate": "half-rate",
+    "EWC, published strength": "ewc-mlm",
+    "EWC, 100 times that": "ewc-mlm-strong",
+}
+
+
+def panels() -> dict[str, Panels]:
+    """Return the comparisons that each figure shows, by its name."""
+    found: dict[str, Panels] = {
+        name: {
+            TITLES[score]: {
+                study.label: {row: f"{study.name} {key} {score}" for row, key in rows.items()}
+                for study in pairs.STUDIES
+            }
+            for score in SCORES
+        }
+        for name, rows in ON_PAIRS.items()
+    }
+    found["ewc"] = {t: {"": {row: f"{t} {n}" for row, n in EWC.items()}} for t in pairs.KEPT}
+    found["controls"] = {
+        "p_o + p_s, difference from plain fine-tuning at half the rate": {
+            study.label: matching(f"{study.name} (.+) {strongest(study)} p")
+            for study in pairs.STUDIES
+        }
+    }
+    title = "share of intents that are right, change by the stage's loss"
+    found["head"] = {title: {"": matching("head (.+)")}}
+    leads = {f"{n} − prototypes": key for n, key in matching("all (.+) prototypes .+").items()}
+    leads |= {f"prototypes − {name}": key for name, key in matching(LEADS).items()}
+    found["class-means"] = {"share of intents that are right after ten steps": {"": leads}}
+    found["on-policy"] = {
+        title: {"": {label: f"change {name} {score}" for name, label in CHANGES.items()}}
+        for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)
+    }
+    return found
+
+
+def main() -> None:
+    """Write the values and the table into the page, and the figures."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    with matplotlib.rc_context({"svg.hashsalt": "clbench"}):
+        figures = {name: comparison_figure(each) for name, each in panels().items()}
+        figures |= {"kl": kl_figure(), "relearning": relearning_figure()}
+        for name, figure in figures.items():
+            figure.savefig(FIGURES / f"findings-{name}.svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
