@@ -11,6 +11,8 @@ from clbench.training.protocol import Protocol
 from clbench.training.stage import Context, Stage
 
 FEWEST_ROWS = 8
+RELEARN = {"relearn_rows", "relearn_margin", "relearn_rate", "relearn_steps"}
+"""Its settings in a protocol, on which no weights depend."""
 
 
 def relearn(
@@ -19,9 +21,10 @@ def relearn(
     """Train on 8, 16, 32 … rows of the first task until its score is what it was; undo it all.
 
     Every time, all weights start as the method has them for the task, whatever it froze, and are
-    trained as a stage of the protocol at its flat rate, without the method. The rows are the same
-    for all cells, and each number includes the smaller ones. A task that comes back after a few
-    rows was not lost (Zheng et al. 2025, arXiv 2501.13453: spurious forgetting).
+    trained as a stage of the protocol at `relearn_rate` times its flat rate, without the method.
+    The rows are the same for all cells, and each number includes the smaller ones. A task that
+    comes back after a few rows was not lost (Zheng et al. 2025, arXiv 2501.13453: spurious
+    forgetting).
 
     Parameters
     ----------
@@ -40,7 +43,10 @@ def relearn(
     order = numpy_stream("relearned rows", data.name, protocol.data_seed).permutation(
         len(data.rows)
     )
-    own = replace(context, protocol=protocol.model_copy(update={"curve_points": 0}), notes=[])
+    changes: dict[str, Any] = {"curve_points": 0, "lr": protocol.lr * protocol.relearn_rate}
+    if protocol.relearn_steps is not None:
+        changes |= {"steps": protocol.relearn_steps, "task_steps": {}, "task_epochs": {}}
+    own = replace(context, protocol=protocol.model_copy(update=changes), notes=[])
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     with method.scoring(0):
         start = {name: value.clone() for name, value in model.state_dict().items()}

@@ -13,6 +13,7 @@ import torch
 from clbench.core import __version__
 from clbench.core.errors import ClbenchError
 from clbench.core.user_code import user_code
+from clbench.measure.relearning import RELEARN
 from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import METHODS, Method, Vanilla, at_rate
 from clbench.runner.stage_cache import CachedStage, StageCache, recipe_digest
@@ -149,7 +150,7 @@ class CellStages:
         # Only plug-in metrics have a digest.
         codes = [recipe.get("metrics")]
         codes += [task.get("metric_code") for task in recipe.get("tasks", {}).values()]
-        others = {"corpus", "lm_eval", "relearn_rows", "relearn_margin"}
+        others = {"corpus", "lm_eval", *RELEARN}
         return recipe_digest(
             {
                 "clbench": __version__,

@@ -143,6 +143,8 @@ class Protocol(pydantic.BaseModel):
     relearn_rows, relearn_margin
         Most rows of the first task on which the final model is trained again until the task's score
         is within the margin of what it was (`clbench.measure.relearning`); by default none.
+    relearn_rate, relearn_steps
+        The rate of that, as a multiple of `lr`, and its steps, by default as in the task's stage.
     lm_eval
         Names of tasks of the LM Evaluation Harness to run after the last stage.
     eval_batch_size
@@ -202,6 +204,8 @@ class Protocol(pydantic.BaseModel):
     kl_rows: Positive | None = later(None)
     relearn_rows: Positive | None = later(None)
     relearn_margin: Share = later(0.02)
+    relearn_rate: Annotated[float, pydantic.Field(gt=0.0, le=1e3)] = later(1.0)
+    relearn_steps: Positive | None = later(None)
     lm_eval: list[str] = later([])
     eval_batch_size: Positive = 64
     trim_embeddings: bool = True

@@ -38,6 +38,14 @@ def test_rows_are_counted_until_the_score_is_back_and_no_other_number_moves(fold
     assert result.frame["relearned_rows"][0] == rows
 
 
+def test_rate_and_steps_are_its_own(folder: Path) -> None:
+    own = "relearn_rows = 20\nrelearn_margin = 0.0\nrelearn_rate = 1e-9\nrelearn_steps = 2"
+    found = cell(run(folder, "slow", changes={**ASKED, "relearn_rows = 20": own}))
+    assert found.relearning["steps"] == [0, 2, 2, 2][: len(found.relearning["steps"])]
+    assert set(found.relearning["scores"]) == {found.R[-1][0]}  # too slow to change anything
+    assert found.R == cell(run(folder, "slow-plain", changes=SHORT)).R
+
+
 def test_frozen_weights_are_trained_and_put_back(folder: Path) -> None:
     changes = {**ASKED, 'methods = ["vanilla"]': 'methods = ["lora"]',
                "relearn_rows = 20": "relearn_rows = 20\nrelearn_margin = 0.0"}  # fmt: skip
