@@ -21,6 +21,7 @@ from clbench.conformance.sessions import (
     run_candidate,
 )
 from clbench.core.errors import ClbenchError, SettingsError, count, explain
+from clbench.core.options import checks_arguments
 from clbench.core.user_code import own_state
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import Baseline
@@ -307,6 +308,7 @@ def cost(session: Session) -> str:
 
 
 @own_state()
+@checks_arguments
 def check(
     method: str | Baseline | type[Method],
     *,

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Self
 from torch import nn
 
 from clbench.conformance import toys
-from clbench.core.errors import PluginError, SettingsError, explain
+from clbench.core.errors import SettingsError, explain
 from clbench.core.user_code import RANDOM, GlobalState
 from clbench.methods.base import METHODS, Method
 from clbench.runner.cell_runner import CellRunner
@@ -45,8 +45,6 @@ class Candidate:
     ) -> Self:
         """Return the candidate for a method; see `clbench.conformance.check`."""
         if isinstance(method, type):
-            if not issubclass(method, Method):
-                raise PluginError(f"{method.__qualname__} is not a subclass of clbench.Method.")
             name = method.name or method.__name__
             candidate = cls(Baseline(name, name), method)
         else:

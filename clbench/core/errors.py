@@ -31,6 +31,10 @@ class SettingsError(ClbenchError):
     """The settings of a method or shift do not fit its declared fields."""
 
 
+class ArgumentError(SettingsError, ValueError):
+    """An argument of a function in Python is of a wrong type or value."""
+
+
 class DataError(ClbenchError):
     """A data file or folder is missing, damaged, empty or incomplete."""
 
@@ -113,7 +117,7 @@ WORDS = {
     "must be a number": ("float_type", "float_parsing"),
     "must be true or false": ("bool_type", "bool_parsing"),
     "must be a text in quotes": ("string_type", "string_unicode"),
-    "must be a list in [brackets]": ("list_type", "tuple_type"),
+    "must be a list in [brackets]": ("list_type", "tuple_type", "sequence_str"),
     "must be a table": ("model_type", "model_attributes_type", "dict_type", "dataclass_type"),
 }
 """Requirements in plain words, each with the pydantic error types it stands for."""
@@ -152,7 +156,7 @@ def describe_errors(
             text = _unknown_key(entries[0], path, model)
         else:
             requirements = dict.fromkeys(_requirement(entry) for entry in entries)
-            text = " or ".join(requirements) + _got(entries[0])
+            text = " or ".join(requirements).replace(" or must be ", " or ") + _got(entries[0])
         texts.append(f"{location}: {text}" if location else text)
     return texts
 
@@ -207,6 +211,7 @@ def quote_key(key: str) -> str:
 def in_words(text: str) -> str:
     """Return a message from pydantic or typer in the words of our own messages."""
     text = re.sub(r"\b[A-Z]\w* should ", "must ", text)
+    text = text.replace("an instance of Sequence", "a list in [brackets]")
     text = re.sub(r" after validation.*|, unable to parse.*", "", text)
     return text.replace("a valid integer", "a whole number").replace("a valid number", "a number")
 
@@ -315,6 +320,8 @@ def _path(location: Sequence[str | int], data: Any, *, missing: bool) -> tuple[s
     path: list[str | int] = []
     here = data
     for position, part in enumerate(location, 1):
+        if isinstance(here, type):
+            break  # dict["str"] is a type, too
         try:
             here = here[part]
             path.append(part)

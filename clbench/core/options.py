@@ -7,6 +7,7 @@ signature and the docstring of functions such as `clbench.run`, and the command 
 import inspect
 import textwrap
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from types import UnionType
@@ -14,9 +15,10 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from clbench.core.errors import SettingsError, describe_errors, join_names, named, sentence
+from clbench.core import errors
 
 A = TypeVar("A")
+F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -90,18 +92,47 @@ def check_types(options: Any) -> None:
         values[name] = value
     try:
         _model(type(options)).model_validate(values)  # type: ignore[arg-type]
-    except ValidationError as error:
-        name, text = str(error.errors()[0]["loc"][0]), describe_errors(error, values)[0]
-        raise SettingsError(f"{named(name)}{sentence(text.removeprefix(name))}") from error
+    except ValidationError as problem:
+        name, text = str(problem.errors()[0]["loc"][0]), errors.describe_errors(problem, values)[0]
+        text = f"{errors.named(name)}{errors.sentence(text.removeprefix(name))}"
+        raise errors.SettingsError(text) from problem
 
 
 @cache
-def _model(kind: type) -> type[BaseModel]:
-    """Return a model of a dataclass of options, which converts nothing."""
+def _model(kind: Callable[..., Any]) -> type[BaseModel]:
+    """Return a model of a dataclass of options, or of a function's arguments; converts nothing."""
     config = ConfigDict(strict=True, arbitrary_types_allowed=True)
-    hints = get_type_hints(kind, include_extras=True)
-    fields: dict[str, Any] = {name: (hints[name], ...) for name in options_of(kind)}
+    hints = dict[str, Any]()
+    with suppress(NameError):  # a type that only type checkers import
+        hints = get_type_hints(kind, include_extras=True)
+    names = options_of(kind) if isinstance(kind, type) else hints.keys() - {"return"}
+    fields: dict[str, Any] = {name: (hints[name], None) for name in hints if name in names}
     return create_model("Options", __config__=config, **fields)
+
+
+def checks_arguments(function: F) -> F:
+    """Make a public function or class refuse arguments that are not of their annotated types.
+
+    It raises an ArgumentError, such as ``combine: pairs: must be a list, got 5``.
+    """
+    if isinstance(function, type):
+        function.__init__ = checks_arguments(function.__init__)  # type: ignore[misc]
+        return function
+    plain = inspect.signature(function)
+    name = function.__qualname__.removesuffix(".__init__")
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        with suppress(TypeError):  # a missing argument, of which Python tells below
+            values = plain.bind(*arguments, **keywords).arguments
+            try:
+                _model(function).model_validate(values)
+            except ValidationError as problem:
+                text = errors.sentence(errors.describe_errors(problem, values)[0])
+                raise errors.ArgumentError(f"{name}: {text}") from problem
+        return function(*arguments, **keywords)
+
+    return call  # type: ignore[return-value]
 
 
 def takes(kind: Callable[P, A]) -> Callable[[Callable[[A], T]], Callable[P, T]]:
@@ -146,7 +177,7 @@ def _describe(kind: type, docstring: str | None) -> str:
         kind_of, option = options[name]
         text, words = option.text, choices_of(kind_of)
         if not all(word in text for word in words):
-            text += f" One of {join_names(words)}."
+            text += f" One of {errors.join_names(words)}."
         text += f" By default {option.default}." if option.default else ""
         lines += [name, *(f"    {line}" for line in textwrap.wrap(text, 95))]
     return inspect.cleandoc(docstring or "").replace("{options}", "\n".join(lines))

@@ -3,7 +3,7 @@
 Most take `results`, which is the result of `clbench.run` or `clbench.load_run` or a list of cells;
 those of one scenario also take its name, which may be omitted if there is only one. `shift` takes a
 run or its folder, `rate_distributions` rates, and `search_trace` the trials of a search.
-``figure.get_label()`` is the caption. A function raises a ValueError if there is nothing to draw.
+``figure.get_label()`` is the caption. It raises an ArgumentError if there is nothing to draw.
 
 A function in this package that is decorated with `clbench.figures.style.in_report` appears in every
 report; it need not be named anywhere else.

@@ -8,6 +8,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from clbench.core.errors import ArgumentError
 from clbench.figures import style
 from clbench.results.cell import CellResult
 
@@ -24,7 +25,7 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
     first, last = cells[0].tasks[0], cells[0].tasks[-1]
     cells = [cell for cell in cells if _points(cell, "scores", first)]
     if not cells:
-        raise ValueError(f"no cell of {name} has curves: its suite has curve_points = 0")
+        raise ArgumentError(f"no cell of {name} has curves: its suite has curve_points = 0")
     looks = style.looks(cells)
     labels = style.short_labels([first, last])
     figure, grid = style.panels(2, width=4.2)
@@ -57,7 +58,7 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
     groups = style.by_scenario(cells)[name]
     methods = {method: some for method, some in groups.items() if all(map(_distance, some))}
     if not methods:
-        raise ValueError(f"no method of {name} records a distance to its anchor")
+        raise ArgumentError(f"no method of {name} records a distance to its anchor")
     all_looks = style.looks(cells)
     looks = {method: all_looks[method] for method in methods}
     grouped = next((some for some in methods.values() if _groups(some[0])), [])
@@ -142,7 +143,7 @@ def retention(results: style.Results, scenario: str | None = None) -> Figure:
     cells, name = style.one_scenario(results, scenario)
     tasks = cells[0].tasks
     if len(tasks) < FEWEST_TASKS:
-        raise ValueError(f"{name} has {len(tasks)} tasks; retention needs {FEWEST_TASKS} or more")
+        raise ArgumentError(f"{name} has {len(tasks)} tasks; retention needs {FEWEST_TASKS}")
     looks, labels = style.looks(cells), style.short_labels(tasks)
     panels = min(MOST_PANELS, len(tasks))
     # The last task is scored once only.
@@ -178,12 +179,12 @@ def _stage_means(cell: CellResult, task: int | None) -> style.Points:
 def probes(results: style.Results, scenario: str | None = None) -> Figure:
     """Draw the average over the tasks so far of the heads, and of linear probes of the features.
 
-    Raises a ValueError without cells that have probes.
+    Raises an ArgumentError without cells that have probes.
     """
     cells, name = style.one_scenario(results, scenario)
     cells = [cell for cell in cells if cell.probes]
     if not cells:
-        raise ValueError(f"{name} has no probes; set probe_rows in the suite's [protocol]")
+        raise ArgumentError(f"{name} has no probes; set probe_rows in the suite's [protocol]")
     looks = style.looks(cells)
     figure, grid = style.panels(2, width=4.2, height=2.8, columns=2)
     for axes, matrix in zip(grid, ("R", "probes"), strict=True):

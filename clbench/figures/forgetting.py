@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from clbench.core.errors import join_names
+from clbench.core.errors import ArgumentError, join_names
 from clbench.figures import style
 from clbench.figures.curves import FEWEST_TASKS
 from clbench.results.cell import CellResult
@@ -26,11 +26,11 @@ def score_of(cell: CellResult) -> str:
 
 
 def with_forgetting(cells: list[CellResult]) -> tuple[list[CellResult], list[float]]:
-    """Return the cells that have this score, and 100 × the score; ValueError if none has."""
+    """Return the cells that have this score, and 100 × the score; ArgumentError if none has."""
     pairs = [(c, 100 * lost) for c in cells if (lost := c.scores.get(score_of(c))) is not None]
     if not pairs:
         names = join_names(dict.fromkeys(cell.scenario for cell in cells))
-        raise ValueError(f"no cell of {names} has a score for forgetting")
+        raise ArgumentError(f"no cell of {names} has a score for forgetting")
     return [cell for cell, _ in pairs], [lost for _, lost in pairs]
 
 

@@ -9,13 +9,15 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from clbench.core.errors import count, join_names
+from clbench.core.errors import ArgumentError, count, join_names
+from clbench.core.options import checks_arguments
 from clbench.core.registry import LARGEST
 from clbench.figures import style
 from clbench.results.score_tables import Run
 from clbench.results.store import Store
 
 
+@checks_arguments
 def rate_distributions(
     pairs: Mapping[str, Sequence[float]],
     combined: Sequence[float] | None = None,
@@ -39,12 +41,12 @@ def rate_distributions(
 
     Raises
     ------
-    ValueError
+    ArgumentError
         If the number of rates differs from the number of groups.
     """
     for name, rates in {**pairs, **({combined_name: combined} if combined else {})}.items():
         if len(rates) != len(groups):
-            raise ValueError(f"{name} has {len(rates)} rates for {len(groups)} groups")
+            raise ArgumentError(f"{name} has {len(rates)} rates for {len(groups)} groups")
     figure, (axes,) = style.panels(1, width=6.4, height=3.5)
     axes.set_yscale("log")
     positions = range(len(groups))
@@ -100,7 +102,7 @@ def method_rates(results: style.Results) -> Figure:
                 rates[cell.baseline] = [unit * value for value in values]
                 flat_rates.add(flat)
     if not by_groups:
-        raise ValueError("no method has layer rates")
+        raise ArgumentError("no method has layer rates")
     rates = max(by_groups.values(), key=len)
     inner = [f"group {number}" for number in range(1, len(next(iter(rates.values()))) - 1)]
     only_flat = flat_rates.pop() if len(flat_rates) == 1 else None
@@ -111,18 +113,19 @@ def method_rates(results: style.Results) -> Figure:
     return style.captioned(figure, f"{figure.get_label()}{note}")
 
 
+@checks_arguments
 def search_trace(trials: Sequence[Any]) -> Figure:
     """Draw the reward p_o + p_s of each trial, the best so far, and the epochs of each trial.
 
     Trials are in the order in which they were proposed. Each has a `number` from 1, a `status`
     (running, complete, stopped or failed) and `epochs`, each with its `reward`. Stopped and failed
-    ones have no comparable reward; running ones are left out. Raises a ValueError if no trial is
-    complete.
+    ones have no comparable reward; running ones are left out. Raises an ArgumentError
+    if no trial is complete.
     """
     ended = [trial for trial in trials if trial.status != "running"]
     complete = [trial for trial in ended if trial.status == "complete"]
     if not complete:
-        raise ValueError("there is no complete trial to draw")
+        raise ArgumentError("there is no complete trial to draw")
     color = style.PALETTE[0]
     looks = {
         "complete": (color, "o"),
@@ -177,18 +180,18 @@ def shift(run: Run | style.ReportData | str | Path, scenario: str | None = None)
     else:
         pictures = Store(Path(run if isinstance(run, str | Path) else run.path)).read_pictures()
     if scenario is None and len(pictures) > 1:
-        raise ValueError(f"choose one of the scenarios {join_names(pictures)}")
+        raise ArgumentError(f"choose one of the scenarios {join_names(pictures)}")
     name = next(iter(pictures), None) if scenario is None else scenario
     if name is None or name not in pictures:
         which = "no scenario has" if scenario is None else f"scenario {scenario!r} has no"
-        raise ValueError(f"{which} data for this figure; only embedding and length shifts save it")
+        raise ArgumentError(f"{which} data for this figure: only embedding and length shifts do")
     kinds = {"clusters": _clusters, "lengths": _lengths}
     if (kind := pictures[name].get("kind")) not in kinds:
-        raise ValueError(f"{name}: there is no figure for {kind!r}")
+        raise ArgumentError(f"{name}: there is no figure for {kind!r}")
     try:
         return kinds[kind](name, pictures[name])
     except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{name}: the data for this figure are damaged") from error
+        raise ArgumentError(f"{name}: the data for this figure are damaged") from error
 
 
 def _clusters(scenario: str, content: Mapping[str, Any]) -> Figure:

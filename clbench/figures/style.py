@@ -15,8 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from pydantic import InstanceOf
 
-from clbench.core.errors import join_names
+from clbench.core.errors import ArgumentError, join_names
+from clbench.core.options import checks_arguments
 from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.score_tables import Run
 
@@ -51,7 +53,7 @@ class ReportData:
     scores: Sequence[str] = ("p_o", "p_s")
 
 
-Results = Run | ReportData | Sequence[CellResult]
+Results = Run | ReportData | Sequence[InstanceOf[CellResult]]
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,13 @@ def in_report(
     """Register a function whose figure every report shows.
 
     The function takes `ReportData`, and the scenario's name if it is drawn `per` scenario. It
-    returns a Figure made by `captioned`, or raises a ValueError if there is nothing to draw.
+    returns a Figure made by `captioned`, or raises an ArgumentError if there is nothing to draw.
     `title` is its heading, `order` its position among the figures of the run or of each scenario,
     and `name` that of its files, by default the function's; ``-SCENARIO`` is appended.
     """
 
     def register(draw: Draw) -> Draw:
+        draw = checks_arguments(draw)
         REPORT_FIGURES.append(ReportFigure(name or draw.__name__, title, order, per, draw))
         return draw
 
@@ -120,23 +123,23 @@ def all_cells(results: Results) -> Sequence[CellResult]:
 def good_cells(results: Results) -> list[CellResult]:
     """Return the finished cells without single-task references and extra points of sweeps.
 
-    Raises a ValueError if there are none.
+    Raises an ArgumentError if there are none.
     """
     good = [c for c in all_cells(results) if c.status == "ok" and c.reference_of is None]
     if not good:
-        raise ValueError("there is no finished cell to draw")
+        raise ArgumentError("there is no finished cell to draw")
     return without_extra_points(good)
 
 
 def one_scenario(results: Results, scenario: str | None) -> tuple[list[CellResult], str]:
-    """Return the finished cells of one scenario, and its name; ValueError if unclear which."""
+    """Return the finished cells of one scenario, and its name; ArgumentError if unclear which."""
     cells = good_cells(results)
     names = list(dict.fromkeys(cell.scenario for cell in cells))
     if scenario is None and len(names) > 1:
-        raise ValueError(f"choose one of the scenarios {join_names(names)}")
+        raise ArgumentError(f"choose one of the scenarios {join_names(names)}")
     name = names[0] if scenario is None else scenario
     if name not in names:
-        raise ValueError(f"there is no scenario {name!r} among {join_names(names)}")
+        raise ArgumentError(f"there is no scenario {name!r} among {join_names(names)}")
     return [cell for cell in cells if cell.scenario == name], name
 
 

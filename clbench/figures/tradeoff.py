@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from clbench.core.errors import ArgumentError
 from clbench.figures import style
 from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.fronts import curves as settings_curves
@@ -29,7 +30,7 @@ def tradeoff(results: style.Results) -> Figure:
         if cell.scores.get("p_o") is not None and cell.scores.get("p_s") is not None
     ]
     if not cells:
-        raise ValueError("no cell has both p_o and p_s")
+        raise ArgumentError("no cell has both p_o and p_s")
     looks = style.looks(cells)
     groups = style.by_scenario(cells)
     labels = style.short_labels(groups)
@@ -97,12 +98,12 @@ def _equal_sums(axes: Axes) -> None:
 def fronts(results: style.Results) -> Figure:
     """Draw p_o against p_s of every setting of swept methods, and join those on each front.
 
-    Raises a ValueError if no baseline was run at several settings.
+    Raises an ArgumentError if no baseline was run at several settings.
     """
     cells = [cell for cell in style.all_cells(results) if cell.status == "ok"]
     by_scenario = settings_curves(cells)
     if not by_scenario:
-        raise ValueError("no baseline was run at several settings")
+        raise ArgumentError("no baseline was run at several settings")
     names = dict.fromkeys(name for by_name in by_scenario.values() for name in by_name)
     looks = style.looks_of(names)
     labels = style.short_labels(by_scenario)
@@ -130,14 +131,14 @@ def fronts(results: style.Results) -> Figure:
 def matched(results: style.Results) -> Figure:
     """Draw forgetting against what was learned for every setting, and read it at equal learning.
 
-    Raises a ValueError if the reference, vanilla or that of the report, was not run at several
+    Raises an ArgumentError if the reference, vanilla or that of the report, was not run at several
     settings.
     """
     cells = [cell for cell in style.all_cells(results) if cell.status == "ok"]
     reference = results.reference if isinstance(results, style.ReportData) else style.VANILLA
     table = matched_frame(cells, reference)
     if table.empty:
-        raise ValueError(f"{reference} was not run at several settings")
+        raise ArgumentError(f"{reference} was not run at several settings")
     groups = list(dict.fromkeys(zip(table["scenario"], table["score"], strict=True)))
     looks = style.looks_of(dict.fromkeys(table["method"]))
     labels = style.short_labels(scenario for scenario, _ in groups)
@@ -183,8 +184,8 @@ def overall(results: style.Results) -> Figure:
     """Draw mean differences from the reference and mean ranks over scenarios.
 
     The reference and the scores are those of the report, else vanilla, p_o and p_s. Differences
-    are those of methods that have all scenarios. Raises a ValueError for fewer than two scenarios,
-    or if nothing can be compared.
+    are those of methods that have all scenarios. Raises an ArgumentError for fewer than two
+    scenarios, or if nothing can be compared.
     """
     cells = style.good_cells(results)
     report = results if isinstance(results, style.ReportData) else style.ReportData(cells)
@@ -196,7 +197,7 @@ def overall(results: style.Results) -> Figure:
     frame = overall_frame(without_extra_points(finished), reference, scores)
     frame.loc[frame["scenarios"] != scenarios, "difference"] = math.nan
     if scenarios < 2 or frame["difference"].isna().all():
-        raise ValueError("a summary needs two scenarios that a method shares with the reference")
+        raise ArgumentError("a summary needs two scenarios that a method shares with the reference")
     scores = [s for s in scores if frame.loc[frame["score"] == s, "difference"].notna().any()]
     compared = {*frame.loc[frame["difference"].notna(), "method"], reference}
     height = 1.1 + 0.24 * len(looks)

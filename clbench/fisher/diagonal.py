@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clbench.core.errors import DataError, PluginError, SettingsError, did_you_mean
+from clbench.core.options import checks_arguments
 from clbench.core.seeds import torch_stream
 from clbench.fisher import losses
 from clbench.fisher.per_example import Capture, zeros_like
@@ -25,6 +26,7 @@ RTOL, ATOL, NOISE = 1e-2, 1e-5, 1e-11
 weight, and to the largest of all (some gradients, as of key biases, are only rounding errors)."""
 
 
+@checks_arguments
 def diagonal_fisher(
     model: nn.Module,
     batches: Iterable[losses.AnyBatch],
@@ -86,20 +88,17 @@ def diagonal_fisher(
     Raises
     ------
     SettingsError
-        If `loss`, `mode` or `precision` is unknown, or `mode` is sampled and `loss` a function.
+        If an argument is of a wrong type, `loss`, `mode` or `precision` is unknown, or `mode` is
+        sampled and `loss` a function.
     DataError
         If there are no batches, or a batch or its labels have the wrong form.
     PluginError
         If a function does not return one loss for each example, a name is unknown, or a gradient
         is not finite.
     """
-    if precision not in ("float32", "bf16"):
-        raise SettingsError(f"precision {precision!r}: must be float32 or bf16.")
-    if mode not in get_args(Mode):
-        raise SettingsError(f"mode {mode!r}: must be {', '.join(get_args(Mode))}.")
     if mode == "sampled" and callable(loss):
         raise SettingsError("mode 'sampled' needs a named loss. Use mode='empirical'.")
-    if isinstance(batches, Mapping | Batch) or not isinstance(batches, Iterable):
+    if isinstance(batches, Mapping | Batch):
         raise DataError(f"batches is a {type(batches).__name__}. Give a list, such as [batch].")
     rng = generator if generator is not None else torch_stream("fisher", seed)
     weights = _weights(model, names)

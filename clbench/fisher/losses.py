@@ -1,6 +1,6 @@
 """Losses of single examples, and the batches of text or rows that they are computed on."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedTokenizerBase
 
-from clbench.core.errors import DataError, SettingsError
+from clbench.core.errors import DataError
+from clbench.core.options import checks_arguments
 from clbench.models.encoding import IGNORED
 from clbench.models.likelihood import only_at
 from clbench.training.batches import Batch
@@ -113,11 +114,9 @@ Loss = Callable[[nn.Module, AnyBatch], Outputs]
 It raises a DataError if the labels are missing or do not fit the outputs."""
 
 
-def named_loss(name: str) -> Loss:
-    """Return the loss of that name, or raise a SettingsError."""
+def named_loss(name: LossName) -> Loss:
+    """Return the loss of that name."""
     losses: dict[str, Loss] = {"mlm": masked_lm, "clm": causal_lm, "task": task_loss}
-    if name not in losses:
-        raise SettingsError(f"loss {name!r}: must be {', '.join(losses)} or a function.")
     return losses[name]
 
 
@@ -251,8 +250,9 @@ def on_device(batch: AnyBatch, device: torch.device) -> AnyBatch:
     return {key: value.to(device) for key, value in batch.items()}
 
 
+@checks_arguments
 def mask_tokens(
-    inputs: dict[str, Tensor],
+    inputs: Mapping[str, Tensor],
     tokenizer: PreTrainedTokenizerBase,
     generator: torch.Generator,
     *,
@@ -308,8 +308,9 @@ def mask_tokens(
     return {**inputs, "input_ids": new_ids, "labels": ids.masked_fill(~predicted, IGNORED)}
 
 
+@checks_arguments
 def text_batches(
-    texts: Sequence[str],
+    texts: Iterable[str],
     tokenizer: PreTrainedTokenizerBase,
     *,
     max_length: int,

@@ -25,7 +25,7 @@ from clbench.training.stage import Snapshot, Stage
 HEAD = "task"
 """Name of the head of a classifier, for methods."""
 Loss = Callable[..., Any]
-Fisher = Mapping[str, Tensor] | str | Path
+Fisher = Mapping[str, Any] | str | Path
 
 
 class HostedModel(classifier.TaskModel):

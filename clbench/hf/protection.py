@@ -9,6 +9,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from clbench.core.errors import SettingsError
+from clbench.core.options import checks_arguments
 from clbench.hf.host import Fisher, HostedStage
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
@@ -16,6 +17,7 @@ from clbench.tasks.corpus import resolve_corpus
 from clbench.training import engine
 
 
+@checks_arguments
 def protect(
     trainer: Trainer,
     method: str = "l2-sp",
@@ -62,8 +64,6 @@ def protect(
     ClbenchError
         If the method and the Trainer do not fit, or a setting or `fisher` is wrong.
     """
-    if not isinstance(trainer, Trainer):
-        raise SettingsError(f"protect: {type(trainer).__name__} is not a Trainer of transformers.")
     baseline = read_baseline(method)
     values = {**baseline.settings, **settings}
     if {"lr", "lr_multiple"} & values.keys():
@@ -87,6 +87,7 @@ def protect(
     return protection
 
 
+@checks_arguments
 class Protection(TrainerCallback):  # type: ignore[misc]
     """A method at work in a Trainer; see `protect`.
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
 from matplotlib.figure import Figure
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
@@ -28,13 +28,8 @@ from clbench.audit.items import (
     load_items,
 )
 from clbench.audit.models import AuditedModel, HeadKind
-from clbench.core.errors import (
-    ModelError,
-    NonFiniteLossError,
-    SettingsError,
-    describe_errors,
-    join_names,
-)
+from clbench.core.errors import ModelError, NonFiniteLossError, SettingsError, join_names
+from clbench.core.options import checks_arguments
 from clbench.core.registry import Seed
 from clbench.figures import style
 from clbench.models.classifier import evaluating
@@ -46,21 +41,7 @@ PREFIX = "forgetting/"
 LANGUAGE = "language"
 
 
-class _Settings(BaseModel, strict=True, allow_inf_nan=False):
-    """The arguments of `ForgettingCallback`."""
-
-    tasks: list[str] = Field(strict=False)
-    corpus: str | None
-    every: int = Field(ge=1)
-    budget: float = Field(gt=0.0, le=1.0)
-    limits: dict[str, Annotated[float, Field(le=0.0)]] = Field(strict=False)
-    action: Action
-    data: Path | None = Field(strict=False)
-    rows: int = Field(ge=FEWEST_ROWS)
-    texts: int = Field(ge=FEWEST_TEXTS)
-    seed: Seed
-
-
+@checks_arguments
 class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     """Tracks during training what a model forgets, and logs it with the Trainer's logs.
 
@@ -106,24 +87,30 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         self,
         tasks: Sequence[str] | str = DEFAULT_TASKS,
         corpus: str | None = "built-in",
-        every: int = 100,
-        budget: float = 0.05,
+        every: Annotated[int, Field(ge=1)] = 100,
+        budget: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.05,
         *,
-        limits: Mapping[str, float] | None = None,
+        limits: Mapping[str, Annotated[float, Field(le=0.0, allow_inf_nan=False)]] | None = None,
         action: Action = "warn",
         data: str | Path | None = None,
-        rows: int = 200,
-        texts: int = 100,
-        seed: int = 0,
+        rows: Annotated[int, Field(ge=FEWEST_ROWS)] = 200,
+        texts: Annotated[int, Field(ge=FEWEST_TEXTS)] = 100,
+        seed: Seed = 0,
     ) -> None:
-        tasks, limits = [tasks] if isinstance(tasks, str) else tasks, limits or {}
-        try:
-            self._settings = settings = _Settings.model_validate(locals())  # self is ignored
-        except ValidationError as error:
-            problems = "; ".join(describe_errors(error))
-            raise SettingsError(f"ForgettingCallback: {problems}.") from error
+        tasks = [tasks] if isinstance(tasks, str) else list(tasks)
         self.every, self.budget, self.action = every, budget, action
-        self.limits = settings.limits
+        self.limits = dict(limits or {})
+        items = {"rows": rows, "texts": texts, "seed": seed}
+        self._arguments = {
+            "tasks": tasks,
+            "corpus": corpus,
+            "every": every,
+            "budget": budget,
+            **items,
+            "limits": self.limits,
+            "action": action,
+            "data": data and str(data),
+        }
         self.curve: list[dict[str, float]] = []
         """The scores of every scoring, with ``step``."""
         self.first: dict[str, list[float]] = {}
@@ -133,12 +120,12 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         self._others = self._start = self._longest = 0.0
         self._corpus = None if corpus is None else resolve_corpus(corpus, Path.cwd(), "corpus")
         self._loss: LanguageLoss | None = None
-        self._items = load_items(settings.tasks, data=data, rows=rows, seed=seed)
+        self._items = load_items(tasks, data=data, rows=rows, seed=seed)
         self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
         self.scored_on: dict[str, Any] = {
             "tasks": {items.name: items.rows.digest for items in self._items},
             "corpus": self._corpus and corpus_identity(self._corpus),
-            **settings.model_dump(include={"rows", "texts", "seed"}),
+            **items,
         }
         """What decides the scores besides the model."""
         tasks = [items.name for items in self._items]
@@ -177,7 +164,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds of the callback."""
         attributes = {"curve": self.curve, "first": self.first, "scored_on": self.scored_on}
-        return {"args": self._settings.model_dump(mode="json"), "attributes": attributes}
+        return {"args": self._arguments, "attributes": attributes}
 
     def _resume(self, state: TrainerState) -> None:
         """Take curve and start from the checkpoint; refuse one scored on something else."""
@@ -259,7 +246,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         """Return whether each row of each task is right, and the loss of each text."""
         device = model.model.device
         if self._corpus is not None and self._loss is None:
-            texts, seed = self._settings.texts, self._settings.seed
+            texts, seed = self.scored_on["texts"], self.scored_on["seed"]
             self._loss = LanguageLoss(model, self._corpus, texts, seed, device)
         nothing = dict.fromkeys(self._measures, np.array([math.nan]))
         if not all(bool(torch.isfinite(p).all()) for p in model.model.parameters()):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from clbench.core.errors import ModelError
+from clbench.core.errors import ArgumentError, ModelError, format_value
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,17 +43,17 @@ def divide_layers(depth: int, parts: int, division: Division = "code") -> list[l
 
     Raises
     ------
-    ValueError
+    ArgumentError
         If `depth` or `parts` is below 1, or `division` is neither.
     """
     if depth < 1 or parts < 1:
-        raise ValueError(f"cannot divide {depth} layers into {parts} groups")
+        raise ArgumentError(f"cannot divide {depth} layers into {parts} groups")
     if division == "code":
         edges = [-(-depth * i // parts) for i in range(parts + 1)]
     elif division == "paper":
         edges = [depth * i // parts for i in range(parts + 1)]
     else:
-        raise ValueError(f"division must be 'code' or 'paper', not {division!r}")
+        raise ArgumentError(f"division must be 'code' or 'paper', not {division!r}")
     return [list(range(edges[i], edges[i + 1])) for i in range(parts)]
 
 
@@ -87,7 +87,7 @@ def layer_groups_of(model: nn.Module, family: Family, prefix: str) -> list[Layer
 
 def lr_groups(
     model: nn.Module,
-    rates: Sequence[float],
+    rates: Iterable[float],
     *,
     division: Division = "code",
     depth: int | None = None,
@@ -117,7 +117,7 @@ def lr_groups(
 
     Raises
     ------
-    ValueError
+    ArgumentError
         If there are fewer than three rates, one is negative or not finite, or one is 0 and they
         are transferred to another depth.
     ModelError
@@ -195,14 +195,14 @@ def transfer_rates(
 
     Raises
     ------
-    ValueError
+    ArgumentError
         If there are fewer than three rates, one is not above 0, or a depth is below 1.
     """
     rates = _check_rates(rates)
     if min(rates) == 0.0:
-        raise ValueError("rates must be above 0 to be transferred to another depth")
+        raise ArgumentError("rates must be above 0 to be transferred to another depth")
     if depth < 1:
-        raise ValueError(f"cannot transfer rates to {depth} layers")
+        raise ArgumentError(f"cannot transfer rates to {depth} layers")
     parts = divide_layers(source_depth, len(rates) - 2, division)
     logs = [math.log(r) for r, layers in zip(rates[1:-1], parts, strict=True) for _ in layers]
     inner = []
@@ -215,11 +215,14 @@ def transfer_rates(
     return [rates[0], *inner, rates[-1]]
 
 
-def _check_rates(rates: Sequence[float]) -> list[float]:
-    values = [float(rate) for rate in rates]
+def _check_rates(rates: Iterable[float]) -> list[float]:
+    try:
+        values = [float(rate) for rate in rates]
+    except (TypeError, ValueError):
+        raise ArgumentError(f"rates must be numbers, not {format_value(rates)}") from None
     if len(values) < 3:
-        raise ValueError(f"{len(values)} rates: give at least three (embeddings, layers, head)")
+        raise ArgumentError(f"{len(values)} rates: give at least three (embeddings, layers, head)")
     for rate in values:
         if not 0.0 <= rate < math.inf:
-            raise ValueError(f"rates must be finite and 0 or more, not {rate!r}")
+            raise ArgumentError(f"rates must be finite and 0 or more, not {rate!r}")
     return values

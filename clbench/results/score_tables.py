@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clbench.core.errors import count
+from clbench.core.options import checks_arguments
 from clbench.results.cell import CellResult, cell_scores, step_of_mean, steps_by_scenario
 from clbench.results.scores import quotient
 from clbench.results.statistics import Floats, critical_difference, crossed_interval, summarise
@@ -228,6 +229,7 @@ class Run:
         return tuple(cell for cell in self.cells if cell.status == "failed")
 
 
+@checks_arguments
 def load_run(path: str | Path) -> Run:
     """Load a run from its folder, with a warning for each file that is not a valid cell.
 

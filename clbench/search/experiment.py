@@ -10,6 +10,7 @@ from typing import Self
 
 from clbench.core.errors import SearchError, count, named
 from clbench.core.files import locked, write_atomically
+from clbench.core.options import checks_arguments
 from clbench.core.user_code import own_state
 from clbench.runner.resources import Resources, cell_resources, connected
 from clbench.search.plan import SearchPlan
@@ -94,6 +95,7 @@ class SearchOutcome:
         write_atomically(folder / "trace.png", partial(save_png, search_trace(self.trials)))
 
 
+@checks_arguments
 def search(
     plan: SearchPlan,
     resources: Resources = Resources(),  # noqa: B008 - immutable

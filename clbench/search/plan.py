@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from clbench.core.errors import RunFolderError, SettingsError, join_names, named
-from clbench.core.options import check_types, described, search
+from clbench.core.options import check_types, checks_arguments, described, search
 from clbench.core.registry import Seed
 from clbench.models.groups import Division, depth_of
 from clbench.results.store import Store
@@ -160,6 +160,7 @@ def suite_for_trials(suite: str | Path, options: RunOptions, **protocol: Any) ->
     return replace(source, file=file)
 
 
+@checks_arguments
 def make_search(
     suite: str | Path,
     scenario: str | None = None,

@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from clbench.core.errors import DataError, SettingsError, count, named
+from clbench.core.errors import ArgumentError, DataError, SettingsError, count, named
 from clbench.core.files import read_file
+from clbench.core.options import checks_arguments
 from clbench.models.groups import Division, divide_layers
 from clbench.suite.baselines import Baseline, Cost, Range, Sweep
 
@@ -120,6 +121,7 @@ class SearchSpace:
         return [float(point[key]) for key in self.sweep]
 
 
+@checks_arguments
 @dataclass(frozen=True)
 class Trial:
     """Learning rates, and the scores of a pair of tasks that were trained with them.
@@ -135,25 +137,25 @@ class Trial:
 
     Raises
     ------
-    ValueError
+    ArgumentError
         If there are fewer than three rates, a rate is not in (0, 1], or a score not in [-1, 1].
     """
 
-    rates: tuple[float, ...]
+    rates: Sequence[float]
     p_o: float
     p_s: float
     p_o_before: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.rates) < 3:
-            raise ValueError(f"{len(self.rates)} rates: there must be three or more")
+            raise ArgumentError(f"{len(self.rates)} rates: there must be three or more")
         for number, rate in enumerate(self.rates, 1):
             if not 0.0 < rate <= 1.0:
-                raise ValueError(f"rate {number} is {rate:g}: must be above 0, and at most 1")
+                raise ArgumentError(f"rate {number} is {rate:g}: must be above 0, and at most 1")
         for name in ("p_o_before", "p_s", "p_o"):
             score = getattr(self, name)
             if score is not None and not -1.0 <= score <= 1.0:
-                raise ValueError(f"{name} is {score:g}: must be a fraction, such as 0.9")
+                raise ArgumentError(f"{name} is {score:g}: must be a fraction, such as 0.9")
 
     @property
     def p(self) -> float:
@@ -169,6 +171,7 @@ class Combination:
     within: tuple[tuple[float, ...], ...]  # weighted mean of each pair
 
 
+@checks_arguments
 def combine(pairs: Sequence[Sequence[Trial]], b: float = BASE) -> Combination:
     """Combine the trials of one or more pairs (Kenneweg et al. 2022, section 3.2).
 
@@ -185,18 +188,18 @@ def combine(pairs: Sequence[Sequence[Trial]], b: float = BASE) -> Combination:
 
     Raises
     ------
-    ValueError
+    ArgumentError
         If there is no pair or a pair has no trial, trials differ in their number of rates, or
         `b` is below 1.
     """
     if not 1.0 <= b < math.inf:
-        raise ValueError(f"b is {b:g}: must be a finite number, 1 or more")
+        raise ArgumentError(f"b is {b:g}: must be a finite number, 1 or more")
     if not pairs or not all(pairs):
-        raise ValueError("there must be at least one pair, and at least one trial in each")
+        raise ArgumentError("there must be at least one pair, and at least one trial in each")
     numbers = sorted({len(trial.rates) for trials in pairs for trial in trials})
     if len(numbers) > 1:
         few, *_, many = numbers
-        raise ValueError(f"trials have {few} and {many} rates: all must have the same number")
+        raise ArgumentError(f"trials have {few} and {many} rates: all must have the same number")
     ranked = [sorted(trials, key=lambda trial: -trial.p) for trials in pairs]
     weights = [math.exp(-math.log(b) * rank) for rank in range(max(map(len, ranked)))]
     within = tuple(
@@ -206,6 +209,7 @@ def combine(pairs: Sequence[Sequence[Trial]], b: float = BASE) -> Combination:
     return Combination(_geometric_mean(within), within)
 
 
+@checks_arguments
 def read_log(path: str | Path) -> list[Trial]:
     """Read a trial log of the authors' code.
 

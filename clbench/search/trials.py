@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clbench.core.errors import DataError, RunFolderError, describe_errors, named
 from clbench.core.files import read_file, write_atomically
+from clbench.core.options import checks_arguments
 from clbench.core.registry import LARGEST, Amount
 from clbench.models.groups import Division
 from clbench.results.cell import plain
@@ -156,6 +157,7 @@ class _SearchFile(BaseModel):
     recipe: dict[str, Any]
 
 
+@checks_arguments
 class SearchFolder:
     """The folder of one search: `search.json`, and a file for each trial; it may not exist yet."""
 

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from clbench.core.errors import ShiftError
+from clbench.core.options import checks_arguments
 from clbench.core.seeds import numpy_stream
 from clbench.shifts.base import ColumnSpec, ScenarioTasks, Shift, ShiftContext
 from clbench.tasks.task import Rows, Task
@@ -125,6 +126,7 @@ class Pretraining(DatasetShift):
         )
 
 
+@checks_arguments
 def pretraining_column(
     texts: Sequence[str], text_length: int = 128, head_steps: int = 300
 ) -> ColumnSpec:

@@ -7,11 +7,13 @@ from string import Formatter
 from typing import Any, Self
 
 from clbench.core.errors import DataError, join_names
+from clbench.core.options import checks_arguments
 
 Pieces = tuple[str | int, ...]
 """Literal texts, and positions of columns whose text comes in between."""
 
 
+@checks_arguments
 @dataclass(frozen=True)
 class Template:
     """The words around a row's texts, and the answers.
@@ -37,7 +39,7 @@ class Template:
 
     prompt: str = "{text}\nAnswer:"
     answers: Mapping[str, str] = field(default_factory=dict)
-    columns: tuple[str | None, ...] = (None,)
+    columns: Sequence[str | None] = (None,)
 
     def __post_init__(self) -> None:
         if not any(isinstance(piece, int) for piece in self.pieces):

@@ -11,7 +11,7 @@ from helpers import broken_methods as broken
 
 from clbench.conformance import CHECKS, Row, check
 from clbench.conformance.sessions import Candidate, FailedCheckError, Session, _vanilla
-from clbench.core.errors import ClbenchError, PluginError, SettingsError, UnknownNameError
+from clbench.core.errors import ClbenchError, SettingsError, UnknownNameError
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.suite.read import packaged_files
@@ -177,7 +177,7 @@ def test_failing_architectures_are_named(bert: str) -> None:
         ("vanlla", None, UnknownNameError),
         ("vanilla", {"lr": "x"}, SettingsError),
         ("no.such:Thing", None, ClbenchError),
-        (dict, None, PluginError),
+        (dict, None, SettingsError),
     ],
 )
 def test_wrong_arguments_raise(method: Any, settings: Any, kind: type[Exception]) -> None:

@@ -53,7 +53,7 @@ def errors_of(kind: Any, value: Any) -> list[str]:
         (Annotated[int, Field(gt=0)], 0, "key: must be greater than 0, got 0"),
         (Annotated[list[int], Field(min_length=2)], [], "key: must have at least 2 items"),
         (Annotated[int, AfterValidator(even)], 3, "key: must be even, got 3"),
-        (int | list[int], "a", "key: must be a whole number or must be a list in [brackets], got"),
+        (int | list[int], "a", "key: must be a whole number or a list in [brackets], got"),
     ],
 )
 def test_an_error_names_key_requirement_and_value(kind: Any, value: Any, words: str) -> None:

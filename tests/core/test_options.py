@@ -85,7 +85,7 @@ class Order:
         ({"share": "x", "cups": 10**5000}, "share: must be a number, got 'x'."),
         ({"size": 10**5000}, "size: must be 'small' or 'large', got a number of too many digits"),
         ({"hot": "no"}, "hot: must be true or false, got 'no'."),
-        ({"beans": [3]}, "beans item 1: must be a text in quotes or must be an instance of Path"),
+        ({"beans": [3]}, "beans item 1: must be a text in quotes or an instance of Path"),
     ],
 )
 def test_options_of_another_type_are_refused(option: dict[str, Any], text: str) -> None:

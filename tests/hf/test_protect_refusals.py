@@ -227,7 +227,7 @@ def test_trainers_that_cannot_be_protected_are_refused(tmp_path: Path) -> None:
     protect(trainer, "recadam")
     with pytest.raises(ClbenchError, match="inside train"):
         trainer.create_optimizer()
-    with pytest.raises(ClbenchError, match="int is not a Trainer"):
+    with pytest.raises(ClbenchError, match="trainer: must be an instance of Trainer, got 3"):
         protect(3, "l2-sp")  # type: ignore[arg-type]
     trainer = plain_trainer(tmp_path, optim="adafactor", max_steps=1)
     protect(trainer, "layerwise", multiples=[0.1, 0.5, 1.0])
