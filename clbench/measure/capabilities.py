@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerBase
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, named
 from clbench.core.seeds import numpy_stream
 from clbench.models import answering, encoding
-from clbench.models.likelihood import likelihood, logits_at
+from clbench.models.checkpoint import load_config
+from clbench.models.likelihood import answer_batches, likelihood, logits_at
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.scenario import Scenario
@@ -336,4 +337,13 @@ def capability_data(
         pad = int(prompts.tokenizer.pad_token_id or 0)
         tasks.append(TaskData(0, name, name, False, encoded, pad))
     texts = context.held_out_texts(count)
-    return CapabilityData.of(texts, tasks, prompts.tokenizer, context.seed)
+    data = CapabilityData.of(texts, tasks, prompts.tokenizer, context.seed)
+    config = load_config(protocol.model, protocol.revision)
+    try:
+        for _ in answer_batches(config, data.tokenizer, data.prompts, data.continuations):
+            pass
+    except DataError as error:
+        raise DataError(
+            f"capability_rows: halves of texts of {protocol.corpus}: {error}"
+        ) from error
+    return data

@@ -163,9 +163,18 @@ def build_answering_model(
         As `clbench.models.checkpoint.load_generator`, or if the model cannot pack rows.
     """
     model = load_generator(name, revision)
-    if options.get("packs") and "position_ids" not in signature(model.forward).parameters:
-        raise ModelError(f"model {name!r} takes no positions. Set packing = false in [protocol].")
+    if options.get("packs"):
+        check_packing(model, name)
     return AnsweringModel(model, **options)
+
+
+def check_packing(model: transformers.PreTrainedModel, name: str) -> None:
+    """Raise a ModelError if a model cannot pack rows."""
+    if "position_ids" not in signature(model.forward).parameters:
+        raise ModelError(f"model {name!r} takes no positions. Set packing = false in [protocol].")
+    ids = torch.arange(8, device=model.device).view(2, 4)
+    rows = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    AnsweringModel(model, packs=True)._check_packing(rows, ids % 4)
 
 
 def _packed(

@@ -19,7 +19,7 @@ from clbench.models.classifier import evaluating
 from clbench.models.families import attention_window, usable_length
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 LOGITS = 1 << 26
 """Most logits at a time."""
@@ -346,6 +346,34 @@ def likelihood(
         If there are no prompts or answers, one is not a text, an answer has no tokens or does not
         fit behind its prompt, or the tokenizer is another model's.
     """
+    pad = int(tokenizer.pad_token_id or tokenizer.eos_token_id or 0)
+    scorer, device = AnswerScorer(model, pad_id=pad), model.device
+    size, order, scores = len(model.get_input_embeddings().weight), list[int](), list[Tensor]()
+    batches = answer_batches(model.config, tokenizer, prompts, answers, batch_size=batch_size)
+    for rows, inputs in batches:
+        if (largest := max(int(inputs[n].max()) for n in ("input_ids", "candidates"))) >= size:
+            raise DataError(
+                f"likelihood: token {largest} of the tokenizer is beyond the model's {size} "
+                "tokens. Use the tokenizer that belongs to the model."
+            )
+        order += rows
+        with evaluating(model):
+            scores.append(scorer({name: value.to(device) for name, value in inputs.items()}).cpu())
+    return torch.cat(scores)[torch.tensor(order).argsort()].float().numpy()
+
+
+def answer_batches(
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str],
+    answers: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    batch_size: int = 32,
+) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+    """Yield the numbers of some prompts, and what `AnswerScorer` takes of them, longest first.
+
+    Raises the DataErrors of `likelihood` that need no weights.
+    """
     if not isinstance(batch_size, Integral) or batch_size < 1:
         raise DataError(f"likelihood: batch_size = {batch_size!r} is not a whole number from 1 on.")
     prompts, answers = _listed("prompts", prompts), _listed("answers", answers)
@@ -360,7 +388,7 @@ def likelihood(
             "Give at least one prompt, and either one list of answers for all prompts or one list "
             "of the same length for each."
         )
-    encodes = bool(getattr(model.config, "is_encoder_decoder", False))
+    encodes = bool(getattr(config, "is_encoder_decoder", False))
     starts = [list(row) for row in tokenizer(list(prompts))["input_ids"]]
     if not all(starts):
         bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
@@ -381,11 +409,8 @@ def likelihood(
         return cache[tail, answer]
 
     pad = int(tokenizer.pad_token_id or tokenizer.eos_token_id or 0)
-    scorer, device = AnswerScorer(model, pad_id=pad), model.device
-    most = usable_length(model.config.get_text_config())
-    size = len(model.get_input_embeddings().weight)
-    order = np.argsort([-len(start) for start in starts], kind="stable")
-    scores = np.empty((len(prompts), len(table[0])), dtype=np.float32)
+    most = usable_length(config.get_text_config())
+    order = sorted(range(len(starts)), key=lambda i: -len(starts[i]))
     for begin in range(0, len(order), batch_size):
         rows = order[begin : begin + batch_size]
         width = len(starts[rows[0]])
@@ -400,13 +425,4 @@ def likelihood(
             )
         padded = [[t + [-1] * (longest - len(t)) for t in row] for row in choices]
         candidates = torch.tensor(padded)
-        if (largest := int(max(ids.max(), candidates.max()))) >= size:
-            raise DataError(
-                f"likelihood: token {largest} of the tokenizer is beyond the model's {size} "
-                "tokens. Use the tokenizer that belongs to the model."
-            )
-        inputs = {"input_ids": ids, "attention_mask": mask, "candidates": candidates}
-        inputs = {name: value.to(device) for name, value in inputs.items()}
-        with evaluating(model):
-            scores[rows] = scorer(inputs).cpu().numpy()
-    return scores
+        yield rows, {"input_ids": ids, "attention_mask": mask, "candidates": candidates}

@@ -18,7 +18,7 @@ from clbench.core.user_code import WARNINGS, user_code
 from clbench.measure.capabilities import Writer, capability_data
 from clbench.measure.pretraining_scorer import check_harness, make_scorer
 from clbench.measure.rows import PreparedScenario, embed_rows
-from clbench.models.answering import stop_tokens
+from clbench.models.answering import check_packing, stop_tokens
 from clbench.models.checkpoint import load_backbone, load_config, load_generator, load_tokenizer
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import attention_window, usable_length
@@ -318,6 +318,8 @@ class ScenarioPreparer:
         if not protocol.is_language_model:
             return load_backbone(protocol.model, protocol.revision)
         model: Any = load_generator(protocol.model, protocol.revision)
+        if protocol.packing and not self._encodes:
+            check_packing(model, protocol.model)
         backbone: PreTrainedModel = model.get_encoder() if self._encodes else model.base_model
         return backbone
 

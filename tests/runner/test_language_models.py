@@ -145,6 +145,27 @@ def test_packing_is_refused_beyond_an_attention_window(folder: Path) -> None:
         run(folder, "window", changes=changes)
 
 
+@pytest.mark.parametrize(
+    ("name", "setting", "message"),
+    [
+        ("bloom", "packing = true", "takes no positions. Set packing = false"),
+        ("gpt2", 'capability_rows = 8\ncorpus = "long.txt"', "exceed the model's 128 positions"),
+    ],
+)
+def test_what_a_model_cannot_do_is_refused_before_training(
+    folder: Path, name: str, setting: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_generator(name, folder / name)
+    lines = [" ".join(f"word{i * j}" for j in range(60)) for i in range(400)]
+    (folder / "long.txt").write_text("\n".join(lines))
+    changes = {'model = "model"': f'model = "{name}"', "epochs = 10": setting}
+    with pytest.raises(ClbenchError, match=message):
+        run(folder, "cannot", changes=changes)
+    suite = str(folder / "cannot.toml")
+    assert main(["run", suite, "--scenarios", "two", "--out", f"{folder}/no", "--dry-run"]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_an_option_that_does_not_fit_the_suite_says_so(folder: Path) -> None:
     with pytest.raises(ClbenchError, match=r"^\[protocol\], with the options given: answer_length"):
         run(folder, "other-head", head="classification")
