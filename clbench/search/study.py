@@ -312,6 +312,14 @@ def read_studies(plan: TunePlan) -> list[Study]:
                 where = f"{plan.file}: {study.baseline.name}"
                 raise RunFolderError(f"{where} {difference}. Choose another {named('out')}.")
             study.proposals = before.proposals
+            points = [replace(point, path=None) for point in study.variants()]
+            try:
+                check_methods(points, plan.first.protocol)
+            except (SettingsError, SuiteError) as error:
+                raise RunFolderError(
+                    f"{plan.file}: a proposal for {study.baseline.name} is wrong: {error} Restore "
+                    f"the file, or choose another {named('out')}."
+                ) from error
     _read_cells(plan, studies)
     return studies
 

@@ -134,6 +134,25 @@ def test_tuning_goes_on_where_it_stopped(suite: Path) -> None:
     assert len(file["methods"]["ewc"]["proposals"]) == 8
 
 
+def test_bad_proposals_are_blamed_on_their_file(suite: Path) -> None:
+    _, _, plan = tune(suite, 4)
+    file = json.loads(plan.file.read_text())
+    for proposal, problem in (
+        ({"importance": "a"}, "importance: must be a number, got 'a'"),
+        ({"importance": -1.0}, "importance: must be greater than"),
+        ({"no_such": 1.0}, "no_such: unknown key"),
+    ):
+        file["methods"]["ewc"]["proposals"][1] = proposal
+        plan.file.write_text(json.dumps(file))
+        with pytest.raises(RunFolderError) as caught:
+            read_studies(plan)
+        text = str(caught.value)
+        assert text.startswith(f"{plan.file}: a proposal for ewc is wrong: ")
+        assert problem in text
+        assert text.endswith("Restore the file, or choose another out.")
+        assert "ewc.toml" not in text
+
+
 @pytest.mark.slow
 def test_the_cost_holds_trials_with_other_seeds(suite: Path) -> None:
     before, _, _ = tune(suite, 4)
