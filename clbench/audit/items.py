@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
-from clbench.core.errors import DataError, NonFiniteLossError, SettingsError, named
+from clbench.core.errors import DataError, ModelError, NonFiniteLossError, SettingsError, named
 from clbench.core.seeds import numpy_stream, torch_stream
 from clbench.fisher import language, losses
 from clbench.measure.rows import embed_rows, fit_classes, map_rows
@@ -232,8 +232,12 @@ def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     """Return the class whose answer a decoder finds most probable for each row, shape (n,)."""
     tokenizer = model.tokenizer
     pad, chat = int(tokenizer.pad_token_id or 0), bool(tokenizer.chat_template)
-    encoder = prompts.PromptEncoder(tokenizer, length_of(model), 1, chat, False)
-    rows = encoder.encode(items.task, items.rows, to_train=False)
+    remedy = "Correct it, or remove it: without one, prompts are plain text."
+    try:
+        encoder = prompts.PromptEncoder(tokenizer, length_of(model), 1, chat, remedy=remedy)
+        rows = encoder.encode(items.task, items.rows, to_train=False)
+    except ModelError as error:
+        raise ModelError(f"model {model.name!r}, on {items.name}: {error}") from error
     scorer = likelihood.AnswerScorer(model.model.to(device), pad_id=pad)
     scores = finite(map_rows(scorer, rows, pad, device), model)
     return np.asarray(scores.argmax(1), np.int64)

@@ -179,6 +179,7 @@ def _load(
     """Return a whole model with the head that its checkpoint has."""
     folder, config = checkpoint.open_checkpoint(name)
     kind = str((config.architectures or [""])[0])
+    notes = (*notes, *checkpoint.code_notes(config, name))
     head: HeadKind | None = None
     lacking: list[str] = []
     if kind.endswith("ForSequenceClassification") and type(config) in CLASSIFIERS:

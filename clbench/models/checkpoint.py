@@ -54,6 +54,14 @@ def load_config(name: str, revision: str | None = None) -> PreTrainedConfig:
     return open_checkpoint(name, revision, weights=False)[1]
 
 
+def code_notes(config: PreTrainedConfig, name: str) -> tuple[str, ...]:
+    """Return a note if a checkpoint brings code, in place of which transformers' own is used."""
+    if not getattr(config, "auto_map", None):
+        return ()
+    kind = (config.architectures or [config.model_type])[0]
+    return (f"{name}: its own code (auto_map in config.json) is not run; read as {kind}.",)
+
+
 def open_checkpoint(
     name: str, revision: str | None = None, *, weights: bool = True, tokenizer: bool = False
 ) -> tuple[Path, PreTrainedConfig]:

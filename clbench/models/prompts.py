@@ -50,6 +50,8 @@ class PromptEncoder:
         Whether to put prompts into the tokenizer's chat template, as the user's words.
     encoder_decoder
         As in `PromptRows`.
+    remedy
+        What to do if the chat template fails.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -57,6 +59,7 @@ class PromptEncoder:
     max_answer: int = 64
     chat: bool = False
     encoder_decoder: bool = False
+    remedy: str = "Set chat = false in [protocol]."
 
     def __post_init__(self) -> None:
         if self.tokenizer.eos_token_id is None:
@@ -67,8 +70,8 @@ class PromptEncoder:
             raise ModelError("the tokenizer has no chat template. Set chat = false in [protocol].")
         if (found := self._dress([MESSAGE])[0].count(MESSAGE)) != 1:
             raise ModelError(
-                f"{self._template} contains the user's message {found} times instead of once. Set "
-                "chat = false in [protocol]."
+                f"{self._template} contains the user's message {found} times instead of once. "
+                f"{self.remedy}"
             )
 
     def encode(self, task: Task, rows: Rows, *, to_train: bool) -> PromptRows:
@@ -175,9 +178,7 @@ class PromptEncoder:
             if max(map(len, texts)) > MOST_ADDED + max(map(len, prompts)):
                 raise LimitError(f"it adds more than {MOST_ADDED:,} characters")
         except LimitError as error:
-            raise ModelError(
-                f"{self._template} fails: {error}. Set chat = false in [protocol]."
-            ) from error
+            raise ModelError(f"{self._template} fails: {error}. {self.remedy}") from error
         return texts
 
     @cached_property

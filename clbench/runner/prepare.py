@@ -19,7 +19,13 @@ from clbench.measure.capabilities import Writer, capability_data
 from clbench.measure.pretraining_scorer import check_harness, make_scorer
 from clbench.measure.rows import PreparedScenario, embed_rows
 from clbench.models.answering import check_packing, stop_tokens
-from clbench.models.checkpoint import load_backbone, load_config, load_generator, load_tokenizer
+from clbench.models.checkpoint import (
+    code_notes,
+    load_backbone,
+    load_config,
+    load_generator,
+    load_tokenizer,
+)
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import attention_window, usable_length
 from clbench.models.locate import model_identity
@@ -116,10 +122,15 @@ class ScenarioPreparer:
             )
         return scenario
 
-    def check_model(self) -> None:
-        """Load the model's tokenizer and weights; raise a ModelError if they cannot be used."""
+    def check_model(self) -> tuple[str, ...]:
+        """Load the model's tokenizer and weights, and return notes on them.
+
+        Raises a ModelError if they cannot be used.
+        """
         check_harness(self.protocol.lm_eval)
         _ = self._backbone, self.tokenizer, self._prompts
+        name = self.protocol.model
+        return code_notes(load_config(name, self.protocol.revision), name)
 
     def tokenise(self, scenario: Scenario) -> PreparedScenario:
         """Return `scenario` with its rows tokenised.

@@ -118,7 +118,8 @@ def check_inputs(
     checker = InputChecker.of(plan, device)
     check_folder(plan.out)
     check_reachable(resources)
-    checker.check_model()
+    for text in checker.check_model():
+        listener.note(text)
     for spec in _scenarios(pending):
         try:
             scenario = checker.check(spec)
@@ -151,7 +152,8 @@ def _prepare_all(
 
     An unexpected error, as of a plug-in's shift, only fails the cells of its scenario.
     """
-    preparer.check_model()
+    for text in preparer.check_model():
+        listener.note(text)
     # With rows for each seed, the first one stands for all.
     seeds = {cell.scenario.name: cell.seed for cell in reversed(pending)}
     for spec in _scenarios(pending):

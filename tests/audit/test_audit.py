@@ -185,6 +185,30 @@ def test_decoders_answer_by_likelihood() -> None:
     np.testing.assert_array_equal(answer(base, items, torch.device("cpu")), scores.argmax(1))
 
 
+def test_a_chat_template_that_fails_is_named_with_its_model(tmp_path: Path) -> None:
+    from clbench.audit.items import answer
+
+    folder = tmp_path / "chatty"
+    shutil.copytree(TINY_GPT, folder)
+    (folder / "chat_template.jinja").write_text("{{ 1 / 0 }}")
+    with pytest.raises(ClbenchError) as caught:
+        answer(load_base(str(folder)), items_of(count=60), torch.device("cpu"))
+    text = str(caught.value)
+    assert text.startswith(f"model '{folder}', on synthetic/sentiment: the chat template in ")
+    assert "chat_template.jinja fails: ZeroDivisionError: division by zero. Correct it, or" in text
+    assert "[protocol]" not in text
+
+
+def test_code_of_a_known_architecture_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    shutil.copytree(TINY, folder)
+    config = json.loads((folder / "config.json").read_text())
+    own = {"auto_map": {"AutoModel": "modeling_own.Own"}}
+    (folder / "config.json").write_text(json.dumps({**config, **own}))
+    note = f"{folder}: its own code (auto_map in config.json) is not run; read as Bert"
+    assert any(text.startswith(note) for text in load_base(str(folder)).notes)
+
+
 def test_cka_is_its_definition() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 5))
