@@ -346,10 +346,11 @@ def likelihood(
         If there are no prompts or answers, one is not a text, an answer has no tokens or does not
         fit behind its prompt, or the tokenizer is another model's.
     """
+    config = getattr(model, "config", None)
+    batches = [*answer_batches(config, tokenizer, prompts, answers, batch_size=batch_size)]
     pad = int(tokenizer.pad_token_id or tokenizer.eos_token_id or 0)
     scorer, device = AnswerScorer(model, pad_id=pad), model.device
     size, order, scores = len(model.get_input_embeddings().weight), list[int](), list[Tensor]()
-    batches = answer_batches(model.config, tokenizer, prompts, answers, batch_size=batch_size)
     for rows, inputs in batches:
         if (largest := max(int(inputs[n].max()) for n in ("input_ids", "candidates"))) >= size:
             raise DataError(
@@ -363,7 +364,7 @@ def likelihood(
 
 
 def answer_batches(
-    config: PreTrainedConfig,
+    config: PreTrainedConfig | Any,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[str],
     answers: Sequence[str] | Sequence[Sequence[str]],
