@@ -15,6 +15,10 @@ The questions, scores and fits were fixed before the first cell was kept:
    strengths; means where a curve does not reach a level.
 3. Real or spurious forgetting? The rows of the old facts on which a final model that lost `FORGOT`
    or more since the first stage must be trained again.
+
+The comparison of every baseline with plain fine-tuning at the rate at which that learns most nearly
+as much was added after the cells were seen, and so was relearning at low rates (`SLOW`), which was
+declared before its own cells.
 """
 
 from __future__ import annotations
@@ -29,13 +33,15 @@ from matplotlib.figure import Figure
 from clbench.figures import style
 from clbench.results.cell import cell_scores
 from clbench.results.matched import LEVELS, read_curve
-from clbench.results.statistics import Floats, summarise
+from clbench.results.statistics import Comparison, Differences, Floats, compare, summarise
 from clbench.results.store import Store
 from tools.findings import REFERENCE, ROOT, filled, interval, plain, table
 
 PAGE = ROOT / "docs" / "findings-decoders.md"
 FIGURE = ROOT / "docs" / "figures" / "findings-decoder.svg"
 FOLDER = REFERENCE / "findings-decoder"
+SLOW = {"a tenth": "findings-decoder-relearn", "three tenths": "findings-decoder-relearn-third"}
+"""Runs of plain fine-tuning that relearn at that share of the rate."""
 ANSWERS = {"": "right answers", "_base": "base’s answers", "_own": "own answers"}
 MEASURES = {
     **{f"{d}_kl{a}": f"{d} KL, {ANSWERS[a]}" for a in ANSWERS for d in ("forward", "reverse")},
@@ -118,6 +124,22 @@ def curve(method: str) -> Floats:
     return np.stack([(own["p_s"].to_numpy() - floor) / gain, -own["p_o"].to_numpy()], axis=-1)
 
 
+def without_fast(measure: str, score: str = "p_o") -> float:
+    """Return R² without the strengths at double rate, on which a quadratic depends much."""
+    some = kept()[~kept()["baseline"].str.endswith("double")]
+    return r_squared(*(some[n].to_numpy() for n in (measure, score, "method")), unseen=False)
+
+
+def why_not(method: str, level: float) -> str:
+    """Return why a method has no reading at a level."""
+    learned = curve(method)[..., 0]
+    if (learned.max(1) < level).any():
+        return "never learns as much"
+    return (
+        "learns more at every strength" if (learned.min(1) > level).any() else "too few strengths"
+    )
+
+
 def matched(method: str, level: float) -> tuple[float, float, float] | None:
     """Return what a method keeps more than vanilla at a level, with its interval, or None."""
     (ours, bend), (theirs, other) = (read_curve(curve(m), level) for m in (method, "vanilla"))
@@ -126,6 +148,37 @@ def matched(method: str, level: float) -> tuple[float, float, float] | None:
     step = float(np.hypot(bend, other)) * len(ours) ** 0.5
     found = summarise([float(value) for value in theirs - ours], step)
     return found.mean, found.low, found.high
+
+
+@cache
+def at_rates() -> dict[str, tuple[str, Comparison, Comparison]]:
+    """Return what differs from plain fine-tuning at the rate that learns most nearly as much.
+
+    By baseline: that strength of ``vanilla``, and the comparisons of new and old facts. All
+    intervals hold jointly. A rate that is too high, as another one learns and keeps more, does not
+    count.
+    """
+    means = kept().groupby("baseline")[["p_s", "p_o"]].mean()
+    every = kept().loc[kept()["method"] == "vanilla", "baseline"].unique()
+    plainly = [p for p in every if not (means.loc[every] > means.loc[p]).all(axis=1).any()]
+    others = [name for name in kept()["baseline"].unique() if name not in every]
+    learned = means["p_s"]
+    nearest = {n: min(plainly, key=lambda p: abs(learned[p] - learned[n])) for n in others}
+    groups = {}
+    for score, rows in (("p_s", 48), ("p_o", 144)):
+        own = kept().pivot(index="seed", columns="baseline", values=score)
+        groups[score] = {n: Differences(tuple(own[n] - own[nearest[n]]), 1 / rows) for n in others}
+    found = compare(groups)
+    return {name: (nearest[name], found["p_s", name], found["p_o", name]) for name in others}
+
+
+@cache
+def relearned_slowly(folder: str, baseline: str) -> tuple[Floats, Floats]:
+    """Return what cells of `SLOW` lost, and what each number of rows brings back, by seed."""
+    cells = [c for c in Store(REFERENCE / folder).read().cells if c.baseline == baseline]
+    scores = np.array([cell.relearning["scores"] for cell in cells])
+    lost = np.array([cell.R[0][0] for cell in cells]) - scores[:, 0]
+    return lost, scores[:, 1:] - scores[:, :1]
 
 
 def tables() -> dict[str, str]:
@@ -139,20 +192,44 @@ def tables() -> dict[str, str]:
         fits.append([label, *texts, plain(ranks, 2)])
     read = {method: [matched(method, level) for level in LEVELS] for method in ON_POLICY}
     learned = [
-        [f"`{m}`", *(interval(*f) if f else "not reached" for f in r)] for m, r in read.items()
+        [f"`{m}`", *(interval(*f) if f else why_not(m, v) for v, f in zip(LEVELS, r, strict=True))]
+        for m, r in read.items()
     ]
     points = []
     for name, own in kept().groupby("baseline", sort=False):
         means = [plain(own[s].mean()) for s in ("p_s", *KEPT, "forward_kl", "divergence")]
         lost = own["relearned"].dropna()
         points.append([f"`{name}`", *means, f"{np.isfinite(lost).sum()} of {len(lost)}"])
+    rates = [
+        [f"`{name}`", f"`{other}`", *(t for c in both for t in shown_comparison(c))]
+        for name, (other, *both) in at_rates().items()
+    ]
+    slow = []
+    for label, folder in SLOW.items():
+        for name in ("vanilla", "vanilla-half"):
+            lost, back = relearned_slowly(folder, name)
+            found = [summarise(list(values)) for values in back.T]
+            ends = [interval(f.mean, f.low, f.high) for f in found]
+            slow.append([label, f"`{name}`", str(len(lost)), plain(lost.mean()), *ends])
     heads = [f"{KEPT[s]}{', unseen methods' if u else ''}" for s, u in shown]
     marks = ["new facts", *KEPT.values(), "forward KL", "KL on text", "relearned"]
     return {
         "decoder-kl": table(["R² of", *heads, "ranks"], fits),
         "decoder-matched": table(["method", *(f"{plain(v, 2)} learned" for v in LEVELS)], learned),
+        "decoder-rates": table(
+            ["baseline", "plain fine-tuning", "new facts", "", "old facts kept", ""], rates
+        ),
+        "decoder-relearned": table(
+            ["relearns at", "baseline", "seeds", "lost", *(f"{n} rows" for n in (8, 16, 32))], slow
+        ),
         "decoder-points": table(["baseline", *marks], points),
     }
+
+
+def shown_comparison(found: Comparison) -> tuple[str, str]:
+    """Return difference with interval, and verdict."""
+    ends = found.difference, found.difference_low, found.difference_high
+    return interval(*ends), "" if found.verdict == "no difference shown" else found.verdict
 
 
 def draw() -> Figure:

@@ -55,6 +55,7 @@ STUDIES = {
     "findings-clinc150": ("sequences", "--data DIR --model MODEL"),
     "findings-clinc150-stage": ("sequences", "--data DIR --model MODEL"),
     "findings-decoder": ("decoders", "--model facts-gpt"),
+    "findings-decoder-relearn": ("decoders", "--model facts-gpt"),
 }
 """Page and options of the command of each study, by the name of its suite and folder."""
 
@@ -84,7 +85,7 @@ def studies_table() -> str:
     """Return a Markdown table of the studies with their scales, commands and hours."""
     rows = []
     for name, (page, options) in STUDIES.items():
-        others = [f"{name}-{kind}" for kind in ("tune", "costs")]
+        others = [f"{name}-{kind}" for kind in ("tune", "costs", "third")]
         others = [other for other in others if (REFERENCE / other).exists()]
         counts = [runs(name)["rows"].max(), runs(name)["seed"].nunique(), len(runs(name))]
         sizes = [f"{count:,}" for count in (*counts, sum(len(runs(other)) for other in others))]
@@ -151,6 +152,8 @@ def comparisons() -> dict[str, Comparison]:
             sample = Differences(tuple(differences), 1 / part["validation"])
             groups.setdefault(key, {})[name] = sample
     changes = compare(groups, margin=MARGIN)
+    for name, (_, new, old) in decoder.at_rates().items():
+        found |= {f"rate {name} p_s": new, f"rate {name} p_o": old}
     return found | {f"change {name} {key}": answer for (key, name), answer in changes.items()}
 
 
@@ -204,13 +207,13 @@ def kl_values() -> dict[str, str]:
     """Return the values and words on KL by name."""
     fits = {name: decoder.r2(name, "p_o") for name in ("forward_kl", "divergence", "p_s")}
     unseen = decoder.r2("forward_kl", "p_o", unseen=True)
-    overlap = fits["forward_kl"][1] <= fits["divergence"][2]
     found = {f"kl {name}": share(*fit) for name, fit in fits.items()}
     for name in ("divergence", "forward_kl"):
         found[f"kl text {name}"] = share(*decoder.r2(name, "text_loss_added"))
     return found | {
         "kl unseen": share(*unseen),
-        "kl apart": "the intervals overlap" if overlap else "the intervals do not overlap",
+        "kl slow": plain(decoder.without_fast("forward_kl"), 2),
+        "kl slow text": plain(decoder.without_fast("divergence"), 2),
         "kl law": "above 0" if unseen[1] > 0.0 else "not shown to be above 0",
         "kl verdict": "also" if unseen[1] > 0.0 else "not shown",
     }
@@ -244,17 +247,17 @@ def relearning_values() -> dict[str, str]:
     high = float(betaincinv(count + 1, n - count, 0.975)) if count < n else 1.0
     before, lost, eight, _, last = (relearned().groupby("seed")[name].mean() for name in TRIES)
     back, cost = summarise([*((last - lost) / (before - lost))]), summarise([*(eight - lost)])
-    return {
+    slow = {}
+    for name in ("vanilla", "vanilla-half"):
+        gone, found = decoder.relearned_slowly(decoder.SLOW["a tenth"], name)
+        part = summarise([*(found[:, -1] / gone)])
+        slow[f"again slow {name}"] = share(part.mean, part.low, part.high)
+    return slow | {
         "again count": f"{count} of the {n}",
         "again share": share(count / n, low, high),
         "again back": share(back.mean, back.low, back.high),
         "again cost": shown(cost),
         "again verdict": "Most" if back.low > 0.5 else "Little" if back.high < 0.5 else "Some",
-        "again why": (
-            "so training again costs facts itself, and cannot tell lost facts from hidden ones"
-            if cost.high < 0.0
-            else "which does not show that training again costs facts itself"
-        ),
     }
 
 
@@ -357,6 +360,10 @@ def panels() -> dict[str, Panels]:
     leads = {f"{n} − prototypes": key for n, key in matching("all (.+) prototypes .+").items()}
     leads |= {f"prototypes − {name}": key for name, key in matching(LEADS).items()}
     found["class-means"] = {"share of intents that are right after ten steps": {"": leads}}
+    found["lower-rate"] = {
+        title: {"": matching(f"rate (.+) {score}")}
+        for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)
+    }
     found["on-policy"] = {
         title: {"": {label: f"change {name} {score}" for name, label in CHANGES.items()}}
         for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)

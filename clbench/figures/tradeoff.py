@@ -174,8 +174,8 @@ def matched(results: style.Results) -> Figure:
         "Forgetting against what was learned of the new task, as a share of the gain of "
         f"{reference} at its own setting. Marks are means of a setting over seeds, thin lines the "
         "curves of single seeds. At the dashed lines, bars are readings between the settings of "
-        "each seed, with 95 % intervals, cut at the frame; a method without a bar does not reach "
-        "the line on every seed.",
+        "each seed, with 95 % intervals, cut at the frame; a method without a bar has no "
+        "reading there, for the reason in tables/matched.csv.",
     )
 
 

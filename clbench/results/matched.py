@@ -112,10 +112,10 @@ def learned_curves(
 
 
 def read(name: str, curve: Curve, level: float) -> Reading:
-    """Return a method's curve at a level of what was learned, on the seeds of all its settings."""
+    """Return a method's curve at a level of what was learned; none if a setting lacks a seed."""
     seeds = sorted(set.intersection(*map(set, curve.values())))
-    if not seeds:
-        return Reading({}, math.inf, f"{name} has no seed at all of its settings")
+    if missing := sorted(set().union(*curve.values()) - {*seeds}):
+        return Reading({}, math.inf, f"{name} has seed {missing[0]} not at all of its settings")
     points = np.array([[curve[point][seed] for point in curve] for seed in seeds])
     values, bend = read_curve(points, level)
     lack = ""

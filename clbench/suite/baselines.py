@@ -397,6 +397,8 @@ def _values(axis: Axis, own: Any, count: int) -> list[Any]:
         chosen = {round(i * last / max(1, count - 1)) for i in range(count)}
         values = [axis[i] for i in sorted(chosen)]
         nearest = values[-1]
+        if all(type(value) in (int, float) and value > 0 for value in (own, *values)):
+            nearest = min(values, key=lambda value: abs(math.log(value / own)))
     if own in values:
         values.remove(own)
     elif len(values) == count:

@@ -60,13 +60,24 @@ def test_the_dial_is_the_first_setting() -> None:
     assert rates == [{}, *({"lr_multiple": multiple} for multiple in (0.1, 0.2, 0.5, 2.0))]
 
 
+@pytest.mark.parametrize(("counts", "rates", "steps"), [
+    ((3, 2), {0.1, 1.0, 2.0}, {1.0, 4.0}), ((5, 3), {0.1, 0.2, 0.5, 1.0, 2.0}, {1.0, 2.0, 4.0}),
+])  # fmt: skip
+def test_the_own_value_replaces_the_nearest_choice(
+    counts: tuple[int, int], rates: set[float], steps: set[float]
+) -> None:
+    points = dial_points(read_baseline("rate-steps"), *counts)
+    assert {point.settings["lr_multiple"] for point in points} == rates
+    assert {point.settings["steps_multiple"] for point in points} == steps
+
+
 def test_a_grid_has_rate_and_steps_in_all_names_but_its_own() -> None:
     points = dial_points(read_baseline("rate-steps"), 2, 3)
     assert {point.name: (point.settings["lr_multiple"], point.settings["steps_multiple"])
             for point in points} == {
-        "rate-steps": (1.0, 1.0), "rate-steps-1-0.5": (1.0, 0.5), "rate-steps-1-2": (1.0, 2.0),
-        "rate-steps-0.1-1": (0.1, 1.0), "rate-steps-0.1-0.5": (0.1, 0.5),
-        "rate-steps-0.1-2": (0.1, 2.0),
+        "rate-steps": (1.0, 1.0), "rate-steps-1-2": (1.0, 2.0), "rate-steps-1-4": (1.0, 4.0),
+        "rate-steps-0.1-1": (0.1, 1.0), "rate-steps-0.1-2": (0.1, 2.0),
+        "rate-steps-0.1-4": (0.1, 4.0),
     }  # fmt: skip
     # A baseline with one swept setting has no second one.
     assert len(dial_points(read_baseline("vanilla"), 3, 4)) == 3

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from clbench.results.archive import read_archive
+from clbench.results.statistics import summarise
 from clbench.suite.read import read_suite
 from tools import findings_decoder as page
 from tools.findings import plain
@@ -78,22 +79,23 @@ def test_the_answers_on_kl() -> None:
         return f"{plain(value, 2)} [{plain(low, 2)}, {plain(high, 2)}]"
 
     assert f"explains R² {shown('forward_kl', 'p_o')} of the old facts kept" in text()
-    assert f"learned of the new task explains {shown('p_s', 'p_o')}." in text()
+    assert f"learned of the new task explains {shown('p_s', 'p_o')}, and" in text()
     others = [page.r2(m, "p_o")[0] for m in page.MEASURES if "_kl" in m and m != "forward_kl"]
     assert f"other answers {plain(min(others), 2)} to {plain(max(others), 2)}, while" in text()
     assert page.r2("forward_kl", "p_o")[0] > max(others) > page.r2("divergence", "p_o")[0]
     _, *ends = page.r2("forward_kl", "p_o", unseen=True)
     assert "of R² reaches from {} to {},".format(*(plain(end, 2) for end in ends)) in text()
-    assert f"the declared quadratic ({shown('divergence', 'p_o')})" in text()
-    assert f"lost on text follows from it ({shown('divergence', 'text_loss_added')})" in text()
+    assert f"KL on *unrelated text* {shown('divergence', 'p_o')}." in text()
     assert (
-        f"more than from forward KL on the new task ({shown('forward_kl', 'text_loss_added')})"
-        in text()
-    )
+        f"lost on text follows from KL on such text ({shown('divergence', 'text_loss_added')}) "
+        f"more than from forward KL on the new task ({shown('forward_kl', 'text_loss_added')})."
+    ) in text()
+    ends = [plain(page.without_fast(name), 2) for name in ("divergence", "forward_kl")]
+    assert "explains as much ({} against {}),".format(*ends) in text()
     frame = page.kept()
     ranks = frame[["divergence", "forward_kl", "p_o"]].rank().corr()["p_o"]
     ends = [plain(ranks[name], 2) for name in ("divergence", "forward_kl")]
-    assert "it predicts as well ({} against {}),".format(*ends) in text()
+    assert "which were not declared ({} against {});".format(*ends) in text()
     fit = np.polyfit(frame["forward_kl"], frame["p_o"], 2)
     own = frame[frame["baseline"] == "replay"]
     ends = [plain(own["p_o"].mean()), plain(np.polyval(fit, own["forward_kl"]).mean())]
@@ -103,27 +105,57 @@ def test_the_answers_on_kl() -> None:
 def test_the_answers_on_methods() -> None:
     frame = page.kept()
     mean = frame.groupby("baseline")[["p_s", "p_o"]].mean()
-    both = {
-        name: tuple(map(plain, row)) for name, row in zip(mean.index, mean.to_numpy(), strict=True)
-    }
-    for name, shown in (
-        ("self-sft-drop-half", "(`self-sft`, {} learned and {} kept at half the rate)"),
-        ("vanilla-quarter", "at a quarter of the rate ({} and {})"),
-        ("self-replay-half", "({} and {} with the largest share"),
-        ("vanilla", "plain fine-tuning {} and {}); no curve reaches"),
-        ("freeze-bottom", "does ({} learned and {} kept)"),
-        ("replay", "`replay` learns {}, as much as plain fine-tuning, and keeps {}."),
-        ("talr", "`talr` ({} learned, {} kept)"),
-        ("dft", "`dft` ({}, {})"),
-        ("vanilla-half", "at half the rate ({}, {}), which learns more."),
-    ):
-        assert shown.format(*both[name]) in text(), name
+    ours = mean.loc["self-sft-drop-half"]
+    both = f"(`self-sft`, {plain(ours['p_s'])} learned and {plain(ours['p_o'])} kept at half"
+    assert both in text()
+    kept = [plain(mean.loc[name, "p_o"]) for name in ("vanilla-quarter", "vanilla")]
+    assert "rate alone keeps {} instead of {}".format(*kept) in text()
     assert not [f for m in page.ON_POLICY for v in page.LEVELS if (f := page.matched(m, v))]
     lost = frame["relearned"].dropna()
-    assert f"in {np.isfinite(lost).sum()} of the {len(lost)} cells that lost" in text()
+    assert f"{np.isfinite(lost).sum()} of the {len(lost)} cells that lost" in text()
     counts = frame["baseline"].nunique(), frame["method"].nunique()
-    assert "Each of {} strengths of {} methods ran on".format(*counts) in text()
-    assert f"three seeds only**, {len(frame)} cells" in text()
+    assert "Each of {} strengths of {} methods ran on ten seeds,".format(*counts) in text()
+    assert f"ten seeds, {len(frame)} cells" in text()
+    assert frame["seed"].nunique() == 10
+
+
+def test_the_answers_on_rates() -> None:
+    found = page.at_rates()
+
+    def less(name: str, rate: str) -> str:
+        other, new, old = found[name]
+        assert (other, new.verdict, old.verdict) == (rate, "no difference shown", "worse")
+        return plain(-old.difference)
+
+    own, (_, new, old) = found["self-sft-drop-half"], found["self-replay-half"]
+    assert less("self-sft-drop-half", "vanilla-tenth") == plain(-own[2].difference)
+    ends = [plain(-x) for x in (own[2].difference, own[2].difference_high, own[2].difference_low)]
+    assert "keeps {} [{}, {}] less".format(*ends) in text()
+    assert {new.verdict, old.verdict} == {"no difference shown"}
+    ends = [plain(x) for x in (old.difference, old.difference_low, old.difference_high)]
+    assert "+{} [{}, +{}] of the old facts".format(*ends) in text()
+    shown = []
+    for name in ("replay", "ewc"):
+        other, new, old = found[name]
+        assert (other, new.verdict, old.verdict) == ("vanilla", "no difference shown", "better")
+        ends = (old.difference, old.difference_low, old.difference_high)
+        shown.append("{} [{}, {}]".format(*map(plain, ends)))
+    assert f"keep {shown[0]} and {shown[1]} more of the old facts" in text()
+    shown = [less(name, "vanilla-quarter") for name in ("freeze-bottom", "dft", "asft", "talr")]
+    shown.append(less("kl-anchor", "vanilla-half"))
+    assert "by {}, {}, {}, {} and {}.".format(*shown) in text()
+    assert [c.verdict for c in found["wise-ft"][1:]] == ["better", "worse"]
+    assert f"All {2 * len(found)} intervals" in text()
+
+
+def test_the_answer_on_relearning_at_a_low_rate() -> None:
+    lost, back = page.relearned_slowly(page.SLOW["a tenth"], "vanilla")
+    assert lost.shape == (10,)
+    assert back.shape == (10, 3)
+    assert summarise(list(back[:, 0])).low > 0.0  # the first rows destroy nothing
+    found = summarise(list(back[:, -1]))
+    ends = [plain(value) for value in (found.mean, found.low, found.high)]
+    assert "back {} [{}, {}] of the {} that".format(*ends, plain(lost.mean())) in text()
 
 
 def test_what_the_cells_left_out_and_the_notes_say() -> None:
