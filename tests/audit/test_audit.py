@@ -93,6 +93,7 @@ def test_the_change_of_weights_is_that_by_hand(damaged: Audit) -> None:
     assert layer.weights == pytest.approx(float((two - one).norm() / one.norm()), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_shifted_bias_of_the_head_loses_the_items_of_the_other_class(copy: Copy) -> None:
     def shift(model: Any) -> None:
         model.classifier.bias += torch.tensor([-50.0, 50.0])
@@ -147,6 +148,7 @@ def test_a_model_with_a_head_needs_no_checkpoint() -> None:
     assert (one == other).all()
 
 
+@pytest.mark.slow
 def test_a_head_that_is_missing_is_taken_from_the_base_model(copy: Copy) -> None:
     plain = audit("tiny", [copy(shuffle_layer)], **QUICK).models[0].comparison.language
     headless = copy(shuffle_layer, classes=("a", "b"))  # the same backbone under another head
@@ -221,6 +223,7 @@ def test_cka_is_its_definition() -> None:
     assert cka(x, 3 * x @ rotation + 1) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_the_page_shows_names_and_texts_as_text(damaged: Audit, tmp_path: Path, copy: Copy) -> None:
     folder = tmp_path / "<b>model & co"
     Path(copy(shuffle_layer)).rename(folder)
@@ -250,6 +253,7 @@ def test_conditions_fail_where_a_loss_is_shown(damaged: Audit) -> None:
             parse_condition(text)
 
 
+@pytest.mark.slow
 def test_the_program_fails_if_asked_to(
     copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -480,6 +484,7 @@ def test_outputs_that_are_not_finite_are_refused(copy: Copy, verb: str) -> None:
         runs[verb](folder)
 
 
+@pytest.mark.slow
 def test_equal_weights_that_compute_something_else_are_not_the_same(copy: Copy) -> None:
     folder = Path(copy())
     path = folder / "config.json"

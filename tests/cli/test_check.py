@@ -34,6 +34,7 @@ def small() -> str:
     return checkpoint("bert")
 
 
+@pytest.mark.slow
 def test_correct_method_passes_all_eleven_checks(
     clbench: Call, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,6 +128,7 @@ def test_every_check_that_can_fail_has_a_broken_method() -> None:
     assert {*BROKEN.values(), "cost"} == set(CHECKS)
 
 
+@pytest.mark.slow
 def test_correct_method_passes_and_its_cost_is_exact(bert: str, session: Any) -> None:
     """The method holds a copy of the backbone; vanilla costs nothing beyond itself."""
     rows = check(broken._Pull, model=bert, architectures=())

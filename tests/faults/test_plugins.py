@@ -93,6 +93,7 @@ def _write(folder: Path, text: str) -> None:
     (folder / "bad.py").write_bytes((HEAD + text).encode("utf-8", "surrogateescape"))
 
 
+@pytest.mark.slow
 @any_input
 def test_any_harm_in_a_method(judge: Judge, data: st.DataObject) -> None:
     folder, hook = judge.fresh(), one_of(data.draw, *HOOKS)

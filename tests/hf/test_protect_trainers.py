@@ -207,6 +207,7 @@ def test_layers_have_their_rates_and_weight_decay_spares_biases(tmp_path: Path) 
     assert sum(len(group["params"]) for group in groups) == len(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["kl-anchor", "lwf", "ewc"])
 def test_trl_trains_with_a_method(tmp_path: Path, method: str) -> None:
     trl = pytest.importorskip("trl")

@@ -74,6 +74,7 @@ def steps(callback: ForgettingCallback) -> list[float]:
     return [point["step"] for point in callback.curve]
 
 
+@pytest.mark.slow
 def test_scores_reach_every_logger_and_leave_training_as_it_is(tmp_path: Path) -> None:
     plain = make_trainer(tmp_path / "plain")
     plain.train()
@@ -94,6 +95,7 @@ def test_scores_reach_every_logger_and_leave_training_as_it_is(tmp_path: Path) -
     assert [entry["step"] for entry in kept] == [0, 2, 4, 6, 8]
 
 
+@pytest.mark.slow
 def test_the_scores_are_those_of_an_audit(tmp_path: Path) -> None:
     from clbench.audit.audit import audit
 
@@ -312,6 +314,7 @@ def test_the_last_point_is_of_the_model_that_is_left(tmp_path: Path) -> None:
     assert again.curve[0]["language"] == callback.curve[-1]["language"]
 
 
+@pytest.mark.slow
 def test_a_resumed_training_restores_the_weights_of_its_checkpoint(tmp_path: Path) -> None:
     first = watch(limits={"language": -50.0}, action="restore")
     make_trainer(tmp_path, first, save_strategy="steps", save_steps=4).train()

@@ -134,6 +134,7 @@ def test_answers_are_drawn_from_the_models_own_distribution(divergence: Divergen
     assert (shares - expected).abs().le(5 * spread + 1e-3).all()
 
 
+@pytest.mark.slow
 def test_a_run_keeps_divergences_and_changes_no_other_number(folder: Path) -> None:
     short = {"epochs = 10": "epochs = 2"}
     plain = cell(run(folder, "without", changes=short))

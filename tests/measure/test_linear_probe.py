@@ -79,6 +79,7 @@ def test_the_probe_of_the_pretrained_model_is_logistic_regression_on_its_feature
         assert cell.probes[0][j] == pytest.approx(right.mean(), abs=1.01 / len(right))
 
 
+@pytest.mark.slow
 def test_a_shared_head_is_probed_on_all_its_tasks_so_far(world: Workspace) -> None:
     """Contradicting labels leave nothing for one probe to fit."""
     (cell,) = probed(world).run(scenario="opposite", epochs=8).cells

@@ -65,6 +65,7 @@ def by_method(cells: tuple[CellResult, ...]) -> dict[str, CellResult]:
     return {cell.baseline: cell for cell in cells}
 
 
+@pytest.mark.slow
 def test_the_first_row_and_column_are_the_pretraining_s(suite: Path) -> None:
     random = suite.parent / "ri.toml"
     random.write_text('method = "recadam"\n[settings]\ninitialisation = "random"\n')

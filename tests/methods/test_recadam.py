@@ -86,6 +86,7 @@ def test_a_later_stage_returns_to_the_pretrained_weights(folder: Path) -> None:
     assert distance[14] == pytest.approx(distance[0] * 0.7**14, rel=0.02)
 
 
+@pytest.mark.slow
 def test_random_weights_are_recalled(folder: Path) -> None:
     method = RecAdam(initialisation="random", t0=3900, gamma=15000)
     cell = Cell(folder, method, protocol=STEADY)
@@ -136,6 +137,7 @@ def test_training_a_later_task_alone_starts_at_the_pretrained_weights(folder: Pa
     assert stage.log["distance"][0][1] == 0.0
 
 
+@pytest.mark.slow
 def test_a_stage_that_never_reaches_learning_is_noted(folder: Path) -> None:
     method = RecAdam(scaling="printed", k=0.1, t0=250, gamma=100)
     cell = Cell(folder, method, protocol=STEADY).run()

@@ -48,6 +48,7 @@ def test_contradicting_labels_are_forgotten_altogether(world: Workspace) -> None
     assert cell.scores["forgetting"] == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_cell_counts_rows_steps_and_examples(world: Workspace) -> None:
     run = world.run()
     (cell,) = run.cells

@@ -97,6 +97,7 @@ def test_an_interrupted_cell_resumes_with_equal_results(world: Workspace) -> Non
         assert cached == [i < (stop_after - 1) // 20 for i in range(3)], out
 
 
+@pytest.mark.slow
 def test_curves_and_notes_of_a_method_survive_an_interruption(world: Workspace) -> None:
     plugin = world.write(
         "recorder.py",

@@ -86,6 +86,7 @@ def test_a_longer_order_goes_on_from_the_last_stage(
     assert results == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "trained"),
     [

@@ -71,6 +71,7 @@ def test_every_epoch_is_reported_with_the_scores_of_a_run(world: Workspace) -> N
     assert reports[-1]["scores"] == [scores["p_o"], scores["p_s"]]
 
 
+@pytest.mark.slow
 def test_reward_ignores_validation_rows_except_with_paper_split(world: Workspace) -> None:
     def scores(**settings: Any) -> list[Any]:
         return [r["scores"] for r in reports_of(setup_of(plan_of(world, **settings)))]

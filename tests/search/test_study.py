@@ -203,6 +203,7 @@ def test_files_of_others_are_not_overwritten(suite: Path) -> None:
         make_tuning(suite, options=RunOptions(out=suite.parent))
 
 
+@pytest.mark.slow
 def test_tuned_baselines_do_not_share_a_folder_with_their_trials(suite: Path) -> None:
     studies, _, plan = tune(suite, 4, peak)
     paths = write_tuned(plan, studies)
@@ -256,6 +257,7 @@ def test_the_question_of_the_suite_is_not_asked(suite: Path) -> None:
     assert make_tuning(suite, TuneSettings(trials=2), RunOptions(out=suite.parent / "tuned"))
 
 
+@pytest.mark.slow
 def test_points_that_do_not_fit_the_protocol_are_left_out(suite: Path) -> None:
     suite.write_text(suite.read_text() + "\n[protocol]\nlr = 1e-4\n")
     options = RunOptions(out=suite.parent / "tuned", methods=["recadam-paper"])

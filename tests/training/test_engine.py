@@ -79,6 +79,7 @@ def probed(folder: Path, tokens: int) -> tuple[StageRecord, list[int], list[str]
     return record, [step for step, _ in record.curves["scores"].get("t0", [])], stage.notes
 
 
+@pytest.mark.slow
 def test_scoring_along_the_way_takes_a_tenth_of_the_training_work_at_most(folder: Path) -> None:
     record, all_points, notes = probed(folder, tokens=1)
     assert all_points == [0, *record.curves["step"]]
