@@ -16,6 +16,7 @@ from clbench.fisher.diagonal import Mode
 from clbench.methods.base import Method
 from clbench.methods.ewc import add_decayed, task_fisher
 from clbench.methods.partial_updates import linear_layers
+from clbench.training.protocol import Protocol
 from clbench.training.stage import Context, Snapshot, Stage
 
 ADAPTER = "task"
@@ -238,6 +239,13 @@ class EWCLora(LowRank):
     penalised: Annotated[
         Literal["all", "head", "delta"], Field(exclude_if=lambda value: value == "all")
     ] = "all"
+
+    def check_protocol(self, protocol: Protocol) -> None:
+        """Raise a SettingsError if only the head is held and there is none."""
+        if self.penalised == "head" and protocol.is_language_model:
+            raise SettingsError(
+                "penalised = 'head': language models have no head to hold. Drop it."
+            )
 
     def setup(self, context: Context) -> None:
         """Insert the adapter."""

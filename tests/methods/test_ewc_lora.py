@@ -11,7 +11,9 @@ import torch
 from helpers.cell import Cell, weights
 from helpers.checkpoints import make_checkpoint
 
+from clbench.core.errors import SettingsError
 from clbench.methods.lora import EWCLora
+from clbench.training.protocol import Protocol
 
 pytest.importorskip("peft")
 QUERY = "backbone.encoder.layer.0.attention.self.query"
@@ -147,3 +149,10 @@ def test_the_penalty_holds_the_parts_it_is_told_to(
 def test_the_default_of_penalised_is_not_in_a_cell_of_earlier_versions() -> None:
     assert "penalised" not in EWCLora().settings()
     assert EWCLora(penalised="head").settings()["penalised"] == "head"
+
+
+def test_holding_the_head_alone_needs_one() -> None:
+    method = EWCLora(penalised="head")
+    method.check_protocol(Protocol())
+    with pytest.raises(SettingsError, match="no head to hold"):
+        method.check_protocol(Protocol(head="language-model"))
