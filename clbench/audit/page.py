@@ -20,7 +20,8 @@ from clbench.core.errors import RunFolderError, named, printable
 from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures import style
 from clbench.models.checkpoint import quiet
-from clbench.report.files import FORMATS, draw_all, render, write_figure
+from clbench.report.drawing import FORMATS, draw_all
+from clbench.report.files import render, write_figure
 
 FILE = "audit.json"
 

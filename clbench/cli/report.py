@@ -51,7 +51,8 @@ def compare(
 def _report(runs: Sequence[Path], out: Path | None, formats: Sequence[str]) -> int:
     # These import pandas and matplotlib, for which --help should not wait.
     from clbench.report.content import read_runs
-    from clbench.report.files import FORMATS, write_report
+    from clbench.report.drawing import FORMATS
+    from clbench.report.files import write_report
 
     kinds = [choice("--formats", name, FORMATS) for name in formats]
     resolved = [run.resolve() for run in runs]

@@ -123,13 +123,15 @@ def checks_arguments(function: F) -> F:
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        with suppress(TypeError):  # a missing argument, of which Python tells below
+        try:
             values = plain.bind(*arguments, **keywords).arguments
-            try:
-                _model(function).model_validate(values)
-            except ValidationError as problem:
-                text = errors.sentence(errors.describe_errors(problem, values)[0])
-                raise errors.ArgumentError(f"{name}: {text}") from problem
+        except TypeError:  # a missing argument, of which Python tells
+            return function(*arguments, **keywords)
+        try:
+            _model(function).model_validate(values)
+        except ValidationError as problem:
+            text = errors.sentence(errors.describe_errors(problem, values)[0])
+            raise errors.ArgumentError(f"{name}: {text}") from problem
         return function(*arguments, **keywords)
 
     return call  # type: ignore[return-value]

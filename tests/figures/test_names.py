@@ -69,7 +69,7 @@ def test_no_text_of_a_figure_with_long_names_leaves_it_or_covers_another(draw: A
 
 
 def test_a_character_that_no_font_has_gives_no_warning(recwarn: pytest.WarningsRecorder) -> None:
-    from clbench.report.files import draw
+    from clbench.report.drawing import draw
 
     assert draw(figures.matrices([pair(tasks=["名前", "\ue123"])]), [])
     figures.rate_distributions({"a": [8e-5] * 3}, groups=["a", "b", "c"], flat=1e-300)

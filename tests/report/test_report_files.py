@@ -10,7 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from clbench.report.files import MOST_PIXELS, PAGE, draw, draw_all, table_files
+from clbench.report.drawing import MOST_PIXELS, PAGE, draw, draw_all
+from clbench.report.files import table_files
 
 
 def figure(height: float = 3.0) -> Figure:
@@ -37,7 +38,7 @@ UNGUARDED = """
 import sys
 import threading
 from matplotlib.figure import Figure
-from clbench.report.files import draw_all
+from clbench.report.drawing import draw_all
 
 ended = threading.Event()
 if sys.argv[2] == "thread":
