@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from clbench.audit import changes, items
+from clbench.audit.comparison import Comparison, Flipped, compare
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
+from clbench.audit.scores import ItemScores, Part
 from clbench.audit.weights import TUNED, Drift, Mixer, drift, groups_of
 from clbench.core.errors import SettingsError, named
 from clbench.core.files import digest
@@ -32,10 +34,9 @@ MARGIN = 0.02
 """Largest change that does not matter, in accuracy and in nats."""
 LEAST = 1e-6
 """Smallest margin, and change to detect: that of one in a million items."""
-LANGUAGE = "language"
 FORMAT, SCHEMA = "clbench-audit", 1
 
-Key = tuple[items.Part, str]
+Key = tuple[Part, str]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class ModelAudit:
     """What is known of one tuned model."""
 
     name: str
-    comparison: changes.Comparison
+    comparison: Comparison
     layers: tuple[Drift, ...]
     put_back: tuple[PutBack, ...] = ()
     notes: tuple[str, ...] = ()
@@ -81,7 +82,7 @@ class Between:
 
     first: str
     second: str
-    comparison: changes.Comparison
+    comparison: Comparison
 
 
 @dataclass(frozen=True)
@@ -245,12 +246,17 @@ def audit(
 
 @dataclass(frozen=True)
 class Observation:
-    """What a model predicts for each row of each task, its loss for each text, and its weights."""
+    """What a model scored, what it predicts for each row of each task, and its weights."""
 
+    scores: tuple[ItemScores, ...]
     predictions: dict[Key, items.Ints]
-    losses: items.Floats
-    weights: dict[items.Part, str]  # what decides each part: their digest, and the configuration
+    weights: dict[Part, str]  # what decides each part: their digest, and the configuration
     head: HeadKind | None
+
+    def mean(self, part: Part, task: str = "") -> float:
+        """Return the mean score of a part, or of one task of it."""
+        found = [s.scores.mean() for s in self.scores if s.part == part and task in ("", s.task)]
+        return float(sum(found) / len(found))
 
 
 @dataclass(frozen=True)
@@ -281,53 +287,42 @@ class Auditor:
 
     def look(self, model: AuditedModel) -> Observation:
         """Return what a model predicts."""
-        parts: tuple[items.Part, ...] = ("features", "behaviour")
+        parts: tuple[Part, ...] = ("features", "behaviour")
         predictions: dict[Key, items.Ints] = {}
+        scores = []
         for part in parts:
             for each in self.tasks:
                 if part == "features" or items.has_head_for(model, each, generic=self.generic):
                     self.tell(f"{model.name}: {part} of {each.name}")
-                    predictions[part, each.name] = items.predict(model, each, part, self.device)
+                    predicted = items.predict(model, each, part, self.device)
+                    predictions[part, each.name] = predicted
+                    scores.append(items.scores(each, part, predicted))
         self.tell(f"{model.name}: language")
-        weights: dict[items.Part, str] = {
+        language = self.loss.scores(model)
+        weights: dict[Part, str] = {
             "features": digest_of(model.backbone) + model.computation,
             "behaviour": digest_of(model.model) + model.computation,
         }
-        return Observation(predictions, self.loss(model), weights, model.head)
+        return Observation((language, *scores), predictions, weights, model.head)
 
-    def compare(self, before: Observation, after: Observation) -> changes.Comparison:
+    def compare(self, before: Observation, after: Observation) -> Comparison:
         """Return the changes between two models, judged as one family."""
         by_name = {each.name: each for each in self.tasks}
-        right = {
-            key: tuple(s.predictions[key] == by_name[key[1]].rows.labels for s in (before, after))
-            for key in before.predictions
-            if key in after.predictions and (key[0] == "features" or before.head == after.head)
-        }
-        flips = {key: changes.Flips.of(*both) for key, both in right.items()}
-        loss = changes.mean_change(-before.losses, -after.losses)
-        samples: dict[str | Key, changes.Sample] = {LANGUAGE: loss}
-        for key, each in flips.items():
-            is_same = before.weights[key[0]] == after.weights[key[0]]
-            samples[key] = changes.UNCHANGED if is_same else each.sample()
-        judged = changes.judge(samples, self.margin)
-        means = float(before.losses.mean()), float(after.losses.mean())
-        language = changes.LanguageChange(
-            self.loss.description, *means, judged[LANGUAGE], self.loss.title
+        same_head = before.head == after.head
+        return compare(
+            before.scores,
+            [s for s in after.scores if s.part != "behaviour" or same_head],
+            self.margin,
+            unchanged=[part for part, own in before.weights.items() if own == after.weights[part]],
+            identical=before.weights == after.weights,
+            flipped=lambda own: (
+                tuple(_flipped(by_name[own.task], before, after, (own.part, own.task)))
+                if own.task in by_name
+                else ()
+            ),
         )
-        tasks = []
-        for key, both in right.items():
-            task, (base, tuned) = by_name[key[1]], (float(each.mean()) for each in both)
-            flipped = tuple(_flipped(task, before, after, key))
-            tasks.append(
-                changes.TaskChange(
-                    task.name, key[0], base, tuned, task.chance, flips[key], judged[key], flipped
-                )
-            )
-        return changes.Comparison(language, tuple(tasks), before.weights == after.weights)
 
-    def without_behaviour(
-        self, model: AuditedModel, comparison: changes.Comparison
-    ) -> Iterator[str]:
+    def without_behaviour(self, model: AuditedModel, comparison: Comparison) -> Iterator[str]:
         """Yield why the own heads of base and tuned model are not compared, if they are not."""
         if any(task.part == "behaviour" for task in comparison.tasks):
             return
@@ -351,25 +346,24 @@ class Auditor:
             with mixer.mixed(TUNED.with_group(group.name, 0.0)):
                 gains = [
                     float(items.hits(model, each, "features", self.device).mean())
-                    - float((after.predictions["features", each.name] == each.rows.labels).mean())
+                    - after.mean("features", each.name)
                     for each in self.tasks
                 ]
                 losses = self.loss(model)
-            yield PutBack(
-                group.name, sum(gains) / len(gains), float(after.losses.mean() - losses.mean())
-            )
+            regained = -float(losses.mean()) - after.mean("language")
+            yield PutBack(group.name, sum(gains) / len(gains), regained)
 
 
 def _flipped(
     task: items.Items, before: Observation, after: Observation, key: Key
-) -> Iterator[changes.Flipped]:
+) -> Iterator[Flipped]:
     """Yield the first items that the tuned model lost, then those that it gained."""
     one, two, labels = before.predictions[key], after.predictions[key], task.rows.labels
     for lost in (True, False):
         right, wrong = (one, two) if lost else (two, one)
         for i in ((right == labels) & (wrong != labels)).nonzero()[0][:MOST_SHOWN]:
             names = task.task.labels
-            yield changes.Flipped(
+            yield Flipped(
                 tuple(column[i] for column in task.rows.texts),
                 names[labels[i]],
                 names[one[i]],

@@ -7,23 +7,18 @@ more, and so do all verdicts, which are read off them: the interval of a false o
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self, TypeVar
 
 from scipy.optimize import brentq
 from scipy.special import bdtr, betaincinv, ndtri, stdtr, stdtrit
 
-from clbench.audit.items import Bools, Floats, Part
+from clbench.audit.scores import Bools, Floats
 from clbench.results.statistics import ALPHA, AUDIT_WORDS, POWER, Verdict, Word
 
 Bounds = tuple[float, float]
 Key = TypeVar("Key", bound=Hashable)
-PARTS = ("behaviour", "features", "language")
-"""What a model is used for comes first."""
-LOSSES_FIRST: Sequence[Verdict] = ("worse", "no difference shown", "better", "equivalent")
-LEAST_ABOVE = 0.05
-"""Least accuracy above chance of which a share is taken: those of less are noise."""
 
 
 @dataclass(frozen=True)
@@ -224,135 +219,3 @@ def judge(samples: Mapping[Key, Sample], margin: float, alpha: float = ALPHA) ->
         p = sample.p, min(1.0, tests * sample.p)
         changes[name] = Change(sample.difference, low, high, 1.0 - rate, *p, verdict, needed)
     return changes
-
-
-@dataclass(frozen=True)
-class Flipped:
-    """An item that only one of two models gets right."""
-
-    texts: tuple[str, ...]
-    label: str
-    base: str
-    tuned: str
-    lost: bool
-    """Whether it is the base model that gets it right."""
-
-
-@dataclass(frozen=True)
-class TaskChange:
-    """What a tuned model lost of a task.
-
-    Attributes
-    ----------
-    part
-        ``features``, by a linear probe, or ``behaviour``, by the model's own head.
-    base, tuned, chance
-        Accuracies of both models and of always saying the most frequent class.
-    items
-        Some of the flipped items.
-    """
-
-    task: str
-    part: Part
-    base: float
-    tuned: float
-    chance: float
-    flips: Flips
-    change: Change
-    items: tuple[Flipped, ...] = field(default=(), repr=False)
-
-    @property
-    def title(self) -> str:
-        """What the change is about."""
-        return f"{self.task}, {self.part}"
-
-    def __str__(self) -> str:
-        flips, remedy = self.flips, self.change.remedy("rows")
-        items = f"{flips.lost} lost and {flips.gained} gained of {flips.n} items"
-        return f"{self.change}, {items}{remedy}"
-
-    @property
-    def lost_share(self) -> tuple[float, float, float] | None:
-        """Share that is lost of what the base model knew above chance, and its interval.
-
-        That of the difference, divided by the base model's accuracy above chance; None if that is
-        less than `LEAST_ABOVE`.
-        """
-        above = self.base - self.chance
-        if above < LEAST_ABOVE:
-            return None
-        change, low, high = self.change.difference, self.change.low, self.change.high
-        return 0.0 - change / above, 0.0 - high / above, 0.0 - low / above  # never -0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        share, low, high = self.lost_share or (None, None, None)
-        return {
-            "n": self.flips.n,
-            "flips_lost": self.flips.lost,
-            "flips_gained": self.flips.gained,
-            "base": self.base,
-            "tuned": self.tuned,
-            "chance": self.chance,
-            "chance_adjusted_loss": share,
-            "chance_adjusted_low": low,
-            "chance_adjusted_high": high,
-            **self.change.to_json(),
-        }
-
-
-@dataclass(frozen=True)
-class LanguageChange:
-    """Mean losses of both models on held-out texts, in nats per token; a fall of it is better."""
-
-    part: ClassVar = "language"
-    description: str
-    base: float
-    tuned: float
-    change: Change
-    title: str = "language"
-
-    def __str__(self) -> str:
-        return f"{self.change} nats{self.change.remedy('texts')}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        what = {"what": self.description, "base": self.base, "tuned": self.tuned}
-        return {**what, **self.change.to_json()}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A model compared with another: one family of tests."""
-
-    language: LanguageChange
-    tasks: tuple[TaskChange, ...]
-    identical: bool = False
-    """Whether all weights are the same."""
-
-    @property
-    def measures(self) -> list[TaskChange | LanguageChange]:
-        """All measures by part; in each, losses come first, then doubts, gains, and the rest."""
-        both: list[TaskChange | LanguageChange] = [self.language, *self.tasks]
-        return sorted(
-            both, key=lambda m: (PARTS.index(m.part), LOSSES_FIRST.index(m.change.verdict))
-        )
-
-    @property
-    def words(self) -> dict[str, Word]:
-        """The verdict on each part: that of its first measure."""
-        found = {each.part: each.change.word for each in reversed(self.measures)}
-        return {part: found[part] for part in PARTS if part in found}
-
-    @property
-    def word(self) -> Word:
-        """The verdict on the first part."""
-        return self.measures[0].change.word
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        parts: dict[str, dict[str, Any]] = {"features": {}, "behaviour": {}}
-        for task in self.tasks:
-            parts[task.part][task.task] = task.to_json()
-        verdict = {"verdict": self.word, "part": self.measures[0].part, "identical": self.identical}
-        return {**verdict, "language": self.language.to_json(), **parts}

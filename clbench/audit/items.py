@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
+from clbench.audit.scores import Bools, Floats, ItemScores, Part, keys_of
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, SettingsError, named
 from clbench.core.seeds import numpy_stream, torch_stream
 from clbench.fisher import language, losses
@@ -34,9 +35,7 @@ FEWEST_ROWS = 50
 MAX_LENGTH = 128
 """Tokens after which a row is cut."""
 
-Part = Literal["features", "behaviour"]
 Ints = np.typing.NDArray[np.int64]
-Bools = np.typing.NDArray[np.bool_]
 Values = TypeVar("Values", bound=np.typing.NDArray[Any])
 
 
@@ -166,6 +165,15 @@ def hits(model: AuditedModel, items: Items, part: Part, device: torch.device) ->
     return right
 
 
+def scores(items: Items, part: Part, predicted: Ints) -> ItemScores:
+    """Return which rows a model got right, by the class that it predicted for each, shape (n,)."""
+    rows = items.rows
+    texts = ("\x1f".join(map(str, row)) for row in zip(*rows.texts, strict=True))
+    right = (predicted == rows.labels).astype(np.float64)
+    choices = len(items.task.labels)
+    return ItemScores(items.name, part, right, keys_of(texts), chance=items.chance, choices=choices)
+
+
 def predict(model: AuditedModel, items: Items, part: Part, device: torch.device) -> Ints:
     """Return the class that a model predicts for each row, shape (n,).
 
@@ -258,8 +266,6 @@ HEAD_TEXTS, HEAD_STEPS = 1000, 150
 """Texts and steps for fitting a head that the base checkpoint lacks."""
 BATCH = 16
 
-Floats = np.typing.NDArray[np.float64]
-
 
 class LanguageLoss:
     """Computes the loss of held-out texts: of the masked tokens, or of every next token.
@@ -308,6 +314,7 @@ class LanguageLoss:
         self._batches = list(task.batches(texts, torch_stream("audit-masks", seed), BATCH))
         self.texts = sum(map(losses.size_of, self._batches))
         tokens = "masked-token" if task.kind == "mlm" else "next-token"
+        self.keys = keys_of(texts if len(texts) == self.texts else map(str, range(self.texts)))
         self.description = f"{tokens} loss on {self.texts} held-out texts of {corpus_name(corpus)}"
         self.title = "language"
         if base.head == "language":  # a copy of it is loaded only for tuned models without a head
@@ -325,6 +332,17 @@ class LanguageLoss:
         if head_loss is not None:
             self.title = "language, by a fitted head"
             self.description += ", by a fitted head: the base checkpoint has none"
+
+    def scores(self, audited: AuditedModel) -> ItemScores:
+        """Return minus the loss of each text."""
+        return ItemScores(
+            self.title,
+            "language",
+            -self(audited),
+            self.keys,
+            metric="loss",
+            description=self.description,
+        )
 
     def __call__(self, audited: AuditedModel) -> Floats:
         """Return the mean loss of each text's tokens in nats, shape (texts,)."""

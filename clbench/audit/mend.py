@@ -7,8 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from clbench.audit.changes import UNCHANGED, Change, Flips, judge
-from clbench.audit.items import Bools, Items, Part, has_head_for, hits, load_items
+from clbench.audit.items import Items, has_head_for, hits, load_items
 from clbench.audit.models import AuditedModel, load_base, load_tuned
+from clbench.audit.scores import Bools, Part
 from clbench.audit.weights import BASE, DEPTHS, TUNED, Mixer, Mixture
 from clbench.core.errors import SettingsError, count, named
 from clbench.core.user_code import own_state

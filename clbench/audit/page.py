@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from clbench.audit.audit import FORMAT, Audit, ModelAudit
-from clbench.audit.changes import Change, TaskChange
+from clbench.audit.changes import Change
+from clbench.audit.comparison import MeasureChange
 from clbench.audit.mend import SWEEP_ROWS, Mended
 from clbench.audit.models import AuditedModel, digest_of, load_base
 from clbench.audit.weights import BASE, TUNED
@@ -180,7 +181,8 @@ def draw_changes(audit: Audit) -> Figure:
         shift = 0.5 * ((number + 0.5) / len(audit.models) - 0.5)
         for task in model.comparison.tasks:
             _draw(left, task.change, places[_label(task)] - shift, look)
-        _draw(right, model.comparison.language.change, -shift, look)
+        if model.comparison.language is not None:
+            _draw(right, model.comparison.language.change, -shift, look)
     margin = audit.settings["margin"]
     for axes, ticks in ((left, {places[n]: n for n in names}), (right, {0: "language"})):
         axes.axvspan(-margin, margin, color=style.LIGHT, lw=0, alpha=0.6)
@@ -198,7 +200,7 @@ def draw_changes(audit: Audit) -> Figure:
     )
 
 
-def _label(task: TaskChange) -> str:
+def _label(task: MeasureChange) -> str:
     return task.task if task.part == "features" else f"{task.task}, {task.part}"
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from clbench.audit.items import Floats, length_of
+from clbench.audit.items import length_of
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
+from clbench.audit.scores import Floats
 from clbench.models.families import family_of
 from clbench.models.groups import LayerGroup, depth_positions, layer_groups_of
 

@@ -16,7 +16,7 @@ from clbench.suite.plugins import load_plugins
 
 if TYPE_CHECKING:
     from clbench.audit.audit import Audit
-    from clbench.audit.changes import Comparison
+    from clbench.audit.comparison import Comparison
 
 PARTS = ("language", "features", "behaviour")
 EMPTY = 3

@@ -22,12 +22,12 @@ from clbench.audit.items import (
     DEFAULT_TASKS,
     FEWEST_ROWS,
     FEWEST_TEXTS,
-    Floats,
     LanguageLoss,
     hits,
     load_items,
 )
 from clbench.audit.models import AuditedModel, HeadKind
+from clbench.audit.scores import Floats
 from clbench.core.errors import ModelError, NonFiniteLossError, SettingsError, join_names
 from clbench.core.options import checks_arguments
 from clbench.core.registry import Seed

@@ -17,11 +17,13 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from clbench.audit.audit import Audit, audit
-from clbench.audit.changes import Change, Flips, TaskChange
+from clbench.audit.changes import Change
+from clbench.audit.comparison import MeasureChange
 from clbench.audit.items import Items, class_order, load_items, probe
 from clbench.audit.mend import mend
 from clbench.audit.models import load_base, load_tuned, same_names
 from clbench.audit.page import check_folder, default_folder, headline, write_audit
+from clbench.audit.scores import ItemScores, Paired
 from clbench.audit.weights import cka
 from clbench.cli.app import main
 from clbench.cli.audit import failures, parse_condition, parse_requirement
@@ -282,10 +284,14 @@ def test_what_is_unclear_is_not_kept(damaged: Audit) -> None:
     (model,) = damaged.models
     loss = model.comparison.language.change
     unclear = replace(loss, high=0.1, verdict="no difference shown")
-    language = replace(model.comparison.language, change=unclear)
     better = replace(unclear, verdict="better")
-    tasks = tuple(replace(task, change=better) for task in model.comparison.tasks)
-    comparison = replace(model.comparison, language=language, tasks=tasks)
+    comparison = replace(
+        model.comparison,
+        changes=tuple(
+            replace(each, change=unclear if each.is_loss else better)
+            for each in model.comparison.changes
+        ),
+    )
     found = replace(damaged, models=(replace(model, comparison=comparison),))
     assert [*failures(found, "language", -1e-9)] == []  # unclear is no loss
     (line,) = failures(found, "", None)
@@ -375,10 +381,15 @@ def test_a_head_that_lacks_weights_is_told(copy: Copy, tmp_path: Path) -> None:
 
 def test_a_share_of_little_above_chance_is_not_taken() -> None:
     change = Change(-0.02, -0.04, 0.0, 0.95, 0.05, 0.05, "no difference shown")
-    near = TaskChange("t", "features", 0.54, 0.52, 0.5, Flips(2, 0, 100), change)
-    assert near.lost_share is None
-    far = replace(near, base=0.7, tuned=0.68)
-    assert far.lost_share == pytest.approx((0.1, 0.0, 0.2))
+    keys = tuple(map(str, range(100)))
+
+    def lost_share(base: float, tuned: float) -> tuple[float, float, float] | None:
+        before, after = ((np.arange(100) < 100 * share).astype(float) for share in (base, tuned))
+        own = ItemScores("t", "features", before, keys, chance=0.5)
+        return MeasureChange(own, Paired(keys, before, after), change).lost_share
+
+    assert lost_share(0.54, 0.52) is None
+    assert lost_share(0.7, 0.68) == pytest.approx((0.1, 0.0, 0.2))
 
 
 def test_folders_are_checked_before_the_work(tmp_path: Path) -> None:

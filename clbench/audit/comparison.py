@@ -1,0 +1,244 @@
+"""Two models compared: the change of each measure, judged as one family."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from clbench.audit.changes import UNCHANGED, Change, Flips, Sample, judge, mean_change
+from clbench.audit.scores import PARTS, ItemScores, Paired, Part
+from clbench.results.statistics import Verdict, Word
+
+LANGUAGE = "language"
+LOSSES_FIRST: Sequence[Verdict] = ("worse", "no difference shown", "better", "equivalent")
+LEAST_ABOVE = 0.05
+"""Least accuracy above chance of which a share is taken: those of less are noise."""
+
+
+@dataclass(frozen=True)
+class Flipped:
+    """An item that only one of two models gets right."""
+
+    texts: tuple[str, ...]
+    label: str
+    base: str
+    tuned: str
+    lost: bool
+    """Whether it is the base model that gets it right."""
+
+
+Flippers = Callable[[ItemScores], Sequence[Flipped]]
+"""Returns some flipped items of a task."""
+
+
+@dataclass(frozen=True)
+class MeasureChange:
+    """What a tuned model lost by one measure.
+
+    Attributes
+    ----------
+    measure
+        What was measured, with the base model's scores.
+    paired
+        The scores of both models, shape (n,); those of language are minus the loss of each text.
+    change
+        The change of the mean, judged.
+    items
+        Some of the flipped items.
+    """
+
+    measure: ItemScores
+    paired: Paired = field(repr=False)
+    change: Change
+    items: tuple[Flipped, ...] = field(default=(), repr=False)
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self.measure.task
+
+    @property
+    def part(self) -> Part:
+        """What the measure is about."""
+        return self.measure.part
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether it is a loss in nats, which is shown as such: above 0, and lower is better."""
+        return self.part == LANGUAGE
+
+    @property
+    def base(self) -> float:
+        """Mean score of the base model; its mean loss for language."""
+        return self._mean(self.paired.base)
+
+    @property
+    def tuned(self) -> float:
+        """Mean score of the tuned model; its mean loss for language."""
+        return self._mean(self.paired.tuned)
+
+    def _mean(self, scores: Any) -> float:
+        return float(-scores.mean()) if self.is_loss else float(scores.mean())
+
+    @cached_property
+    def flips(self) -> Flips | None:
+        """Items that only one of both models gets right; None if items are not right or wrong."""
+        pair = self.paired
+        return Flips.of(pair.base == 1, pair.tuned == 1) if pair.is_binary else None
+
+    @property
+    def title(self) -> str:
+        """What the change is about."""
+        if self.is_loss:
+            return self.task
+        metric = "" if self.measure.metric == "accuracy" else f", {self.measure.metric}"
+        return f"{self.task}, {self.part}{metric}"
+
+    def __str__(self) -> str:
+        if self.is_loss:
+            return f"{self.change} nats{self.change.remedy('texts')}"
+        n, flips = len(self.paired), self.flips
+        items = f"{n} items"
+        if flips is not None:
+            items = f"{flips.lost} lost and {flips.gained} gained of {n} items"
+        return f"{self.change}, {items}{self.change.remedy('rows')}"
+
+    @property
+    def lost_share(self) -> tuple[float, float, float] | None:
+        """Share that is lost of what the base model knew above chance, and its interval.
+
+        That of the difference, divided by the base model's score above chance; None if that is
+        less than `LEAST_ABOVE`, or chance is not known.
+        """
+        if self.measure.chance is None or (above := self.base - self.measure.chance) < LEAST_ABOVE:
+            return None
+        change, low, high = self.change.difference, self.change.low, self.change.high
+        return 0.0 - change / above, 0.0 - high / above, 0.0 - low / above  # never -0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        means = {"base": self.base, "tuned": self.tuned}
+        if self.is_loss:
+            return {"what": self.measure.description, **means, **self.change.to_json()}
+        share, low, high = self.lost_share or (None, None, None)
+        flips = self.flips
+        return {
+            "metric": self.measure.metric,
+            "n": len(self.paired),
+            "flips_lost": None if flips is None else flips.lost,
+            "flips_gained": None if flips is None else flips.gained,
+            **means,
+            "chance": self.measure.chance,
+            "chance_adjusted_loss": share,
+            "chance_adjusted_low": low,
+            "chance_adjusted_high": high,
+            **self.change.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model compared with another.
+
+    Attributes
+    ----------
+    changes
+        The measures by which models are judged: one family of tests.
+    exploratory
+        Further metrics of the same tasks, each at its own level.
+    identical
+        Whether all weights are the same.
+    """
+
+    changes: tuple[MeasureChange, ...]
+    identical: bool = False
+    exploratory: tuple[MeasureChange, ...] = ()
+
+    @property
+    def language(self) -> MeasureChange | None:
+        """The change of the language loss, if it was measured."""
+        return next((each for each in self.changes if each.is_loss), None)
+
+    @property
+    def tasks(self) -> tuple[MeasureChange, ...]:
+        """The changes on tasks."""
+        return tuple(each for each in self.changes if not each.is_loss)
+
+    @property
+    def measures(self) -> list[MeasureChange]:
+        """All measures by part; in each, losses come first, then doubts, gains, and the rest."""
+        return sorted(
+            self.changes, key=lambda m: (PARTS.index(m.part), LOSSES_FIRST.index(m.change.verdict))
+        )
+
+    @property
+    def words(self) -> dict[str, Word]:
+        """The verdict on each part: that of its first measure."""
+        found = {each.part: each.change.word for each in reversed(self.measures)}
+        return {part: found[part] for part in PARTS if part in found}
+
+    @property
+    def word(self) -> Word:
+        """The verdict on the first part."""
+        return self.measures[0].change.word
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values: measures by part and task."""
+        parts: dict[str, dict[str, Any]] = {"features": {}, "behaviour": {}}
+        for each in self.tasks:
+            parts.setdefault(each.part, {})[each.task] = each.to_json()
+        verdict = {"verdict": self.word, "part": self.measures[0].part, "identical": self.identical}
+        language = {} if self.language is None else {LANGUAGE: self.language.to_json()}
+        more = [
+            {"task": each.task, "part": each.part, **each.to_json()} for each in self.exploratory
+        ]
+        return {**verdict, **language, **parts, **({"exploratory": more} if more else {})}
+
+
+def compare(
+    base: Sequence[ItemScores],
+    tuned: Sequence[ItemScores],
+    margin: float,
+    *,
+    unchanged: Collection[Part] = (),
+    identical: bool = False,
+    flipped: Flippers = lambda measure: (),
+) -> Comparison:
+    """Return the changes of all measures that both models have, judged as one family.
+
+    Parameters
+    ----------
+    margin
+        Largest change that does not matter.
+    unchanged
+        Parts in which both models compute the same, so that nothing is tested.
+    identical
+        Whether all weights are the same.
+    flipped
+        Returns items to show of a measure whose items are right or wrong.
+    """
+    after = {each.what: each for each in tuned}
+    shared = [each for each in base if each.what in after]
+    pairs = {each.what: Paired.of(each, after[each.what]) for each in shared}
+
+    def judged(primary: bool) -> tuple[MeasureChange, ...]:
+        chosen = {each.what: each for each in shared if each.primary == primary}
+        samples = {
+            what: UNCHANGED if each.part in unchanged else sample(pairs[what])
+            for what, each in chosen.items()
+        }
+        families = [samples] if primary else [{what: each} for what, each in samples.items()]
+        changes = {k: v for family in families for k, v in judge(family, margin).items()}
+        return tuple(
+            MeasureChange(each, pairs[what], changes[what], tuple(flipped(each)))
+            for what, each in chosen.items()
+        )
+
+    return Comparison(judged(primary=True), identical, judged(primary=False))
+
+
+def sample(paired: Paired) -> Sample:
+    """Return the change of paired scores to judge: flips if items are right or wrong."""
+    if paired.is_binary:
+        return Flips.of(paired.base == 1, paired.tuned == 1).sample()
+    return mean_change(paired.base, paired.tuned)
