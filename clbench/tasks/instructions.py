@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from clbench.core import errors
 from clbench.core.registry import Count
-from clbench.tasks.languages import LANGUAGES, WORDS, language_of
+from clbench.tasks.languages import LANGUAGES, language_of
 
 Verdicts = list[tuple[bool, bool]]
 """Whether each instruction of a prompt is followed, strictly and loosely."""
@@ -44,13 +44,18 @@ ARGUMENTS: dict[str, Any] = {
 
 _CHOICES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 _HIGHLIGHTS = (r"\*([^\n*]*)\*", r"\*\*([^\n*]*)\*\*")
-_CLOSING = "\"')]}"
-_SENTENCE_END = re.compile(r"(\S*)[.?!](?=[)\]}\"';:@*({!?]|\s+(\S+))")
+_OPENING, _CLOSING = "([{*\"'“‘", ")]}\"'"
+_SENTENCE_END = re.compile(r"(.*)([.?!])(?:[)\]}\"';:@*({!?].*)?")
 _ABBREVIATION = re.compile(
-    r"(?:[^\W\d_]\.)*[^\W\d_]|.*\.|adm|capt|col|corp|dr|gen|gov|inc|jr|lt|ltd|maj|mr|mrs|ms|prof|rep"
+    r"(?:[^\W\d_]\.)*[^\W\d_]|adm|bros|capt|co|col|corp|dr|ft|gen|gov|inc|jr|lt|ltd|maj|mr|mrs|ms|prof|rep"
     r"|rev|sen|sgt|sr|st|vs|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec"
 )
-_CAPITAL_BREAKS = re.compile(r"[\s\[\](){}<>*?!;:,@#$%&\"“”‘’«»`]+|(?=N'T\b|'(?:S|M|D|LL|RE|VE)\b)")
+_STARTERS = frozenset(
+    ["the", "it", "we", "he", "she", "they", "this", "that", "these", "there", "how", "what", "when", "where", "but", "and", "so", "his", "her", "our", "my", "your", "you", "i", "in", "on", "if", "a", "an", "as", "to", "who", "why", "some", "then", "thus", "therefore", "for", "at", "by"]
+)
+_TOKEN_BREAKS = re.compile(
+    r"[\s\[\](){}<>*?!;:,@#$%&\"“”‘’«»`]+|(?=n't\b|'(?:s|m|d|ll|re|ve)\b)", re.IGNORECASE
+)
 
 
 def count_sentences(text: str) -> int:
@@ -60,19 +65,23 @@ def count_sentences(text: str) -> int:
     an initial or an ellipsis ends one only if a capitalised function word follows, that of a number
     unless a small letter does.
     """
-    ends = [match.end() for match in _SENTENCE_END.finditer(text) if _ends(match)]
-    rest = text[ends[-1] :] if ends else text
-    return len(ends) + bool(rest.lstrip(_CLOSING).strip())
+    words = text.split()
+    count, unfinished = 0, False
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        match = _SENTENCE_END.fullmatch(word)
+        ends = match is not None and _ends(*match.groups(), following.lstrip(_OPENING))
+        unfinished = not ends and (unfinished or word.strip(_CLOSING) != "")
+        count += ends
+    return count + unfinished
 
 
-def _ends(match: re.Match[str]) -> bool:
-    word = match[1].lower().lstrip("([{*\"'“‘")
-    following = (match[2] or "").lstrip("([{*\"'“‘")
-    if not match[0].endswith(".") or not (word.isdigit() or _ABBREVIATION.fullmatch(word)):
+def _ends(before: str, mark: str, following: str) -> bool:
+    word = before.lower().lstrip(_OPENING)
+    if mark != "." or not (word.isdigit() or word[-1:] == "." or _ABBREVIATION.fullmatch(word)):
         return True
     if word.isdigit():
         return not following[:1].islower()
-    return following[:1].isupper() and following.rstrip(",").lower() in WORDS["en"].split()
+    return following[:1].isupper() and following.rstrip(",").lower() in _STARTERS
 
 
 def _compare(number: int, relation: str, bound: int) -> bool:
@@ -106,7 +115,7 @@ def _nth_paragraph(text: str, first_word: str, num_paragraphs: int, nth_paragrap
 INSTRUCTIONS: dict[str, Callable[..., bool]] = {
     "change_case:capital_word_frequency": lambda text, capital_frequency, capital_relation: (
         _compare(
-            sum(map(str.isupper, _CAPITAL_BREAKS.split(text))), capital_relation, capital_frequency
+            sum(map(str.isupper, _TOKEN_BREAKS.split(text))), capital_relation, capital_frequency
         )
     ),
     "change_case:english_capital": lambda text: text.isupper() and language_of(text) == "en",

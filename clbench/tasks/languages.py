@@ -5,7 +5,7 @@ import unicodedata
 from collections import Counter
 
 WORDS = {
-    "en": "the of and to in a is that it for was on are with as i be this have from you by he they",
+    "en": "the of and to in a is that it for was on are with as i this have from you your he they",
     "de": "der die und das ist nicht ich ein eine zu den mit sich auf für von dem es des im sie",
     "es": "de la que el en y a los se del las por un para con no una es su al lo como más pero",
     "fi": "ja on ei että se oli hän mutta kun kuin myös ovat tai niin joka jos sen olla mitä tämä",
