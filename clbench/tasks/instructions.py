@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
@@ -19,8 +20,7 @@ from clbench.core.registry import Count
 from clbench.tasks.languages import LANGUAGES, language_of
 
 Verdicts = list[tuple[bool, bool]]
-"""Whether each instruction of a prompt is followed, strictly and loosely."""
-
+Arguments = str | Sequence[Mapping[str, Any]]
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Lower = Annotated[_Text, StringConstraints(to_lower=True)]
 _Lowers = Annotated[list[_Lower], Field(min_length=1)]
@@ -42,16 +42,16 @@ ARGUMENTS: dict[str, Any] = {
 }
 """Types of the arguments of all kinds, named as in the data."""
 
-_CHOICES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 _HIGHLIGHTS = (r"\*([^\n*]*)\*", r"\*\*([^\n*]*)\*\*")
 _OPENING, _CLOSING = "([{*\"'“‘", ")]}\"'"
 _SENTENCE_END = re.compile(r"(.*)([.?!])(?:[)\]}\"';:@*({!?].*)?")
 _ABBREVIATION = re.compile(
-    r"(?:[^\W\d_]\.)*[^\W\d_]|adm|bros|capt|co|col|corp|dr|ft|gen|gov|inc|jr|lt|ltd|maj|mr|mrs|ms|prof|rep"
-    r"|rev|sen|sgt|sr|st|vs|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec"
+    r"(?:[^\W\d_]\.)*[^\W\d_]|bros|capt|col?|corp|dr|gen|gov|inc|jr|lt|ltd|mrs?|ms|prof|rev|sen|sgt|sr"
+    r"|st|vs|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec"
 )
-_STARTERS = frozenset(
-    ["the", "it", "we", "he", "she", "they", "this", "that", "these", "there", "how", "what", "when", "where", "but", "and", "so", "his", "her", "our", "my", "your", "you", "i", "in", "on", "if", "a", "an", "as", "to", "who", "why", "some", "then", "thus", "therefore", "for", "at", "by"]
+_STARTER = re.compile(
+    r"(?:A|And|As|At|But|By|For|He|Her|His|How|I|If|In|It|My|On|Our|She|So|Some|That|The|Then|There"
+    r"|Therefore|These|They|This|Thus|To|We|What|When|Where|Who|Why|You|Your),?"
 )
 _TOKEN_BREAKS = re.compile(
     r"[\s\[\](){}<>*?!;:,@#$%&\"“”‘’«»`]+|(?=n't\b|'(?:s|m|d|ll|re|ve)\b)", re.IGNORECASE
@@ -65,9 +65,8 @@ def count_sentences(text: str) -> int:
     an initial or an ellipsis ends one only if a capitalised function word follows, that of a number
     unless a small letter does.
     """
-    words = text.split()
     count, unfinished = 0, False
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*text.split(), ""]):
         match = _SENTENCE_END.fullmatch(word)
         ends = match is not None and _ends(*match.groups(), following.lstrip(_OPENING))
         unfinished = not ends and (unfinished or word.strip(_CLOSING) != "")
@@ -81,7 +80,7 @@ def _ends(before: str, mark: str, following: str) -> bool:
         return True
     if word.isdigit():
         return not following[:1].islower()
-    return following[:1].isupper() and following.rstrip(",").lower() in _STARTERS
+    return _STARTER.fullmatch(following) is not None
 
 
 def _compare(number: int, relation: str, bound: int) -> bool:
@@ -132,7 +131,9 @@ INSTRUCTIONS: dict[str, Callable[..., bool]] = {
     "detectable_content:postscript": lambda text, postscript_marker: bool(
         re.search(re.escape(postscript_marker).replace(r"\.", r"\.\s?"), text.lower())
     ),
-    "detectable_format:constrained_response": lambda text: any(c in text for c in _CHOICES),
+    "detectable_format:constrained_response": lambda text: bool(
+        re.search(r"My answer is (?:yes|no|maybe)\.", text)
+    ),
     "detectable_format:json_format": _is_json,
     "detectable_format:multiple_sections": lambda text, section_spliter, num_sections: (
         len(re.findall(re.escape(section_spliter) + r"\s?\d+", text)) >= num_sections
@@ -177,7 +178,7 @@ INSTRUCTIONS: dict[str, Callable[..., bool]] = {
 
 
 def read_instructions(
-    instruction_ids: Sequence[str], kwargs: str | Sequence[Mapping[str, Any]], prompt: str
+    instruction_ids: Sequence[str], kwargs: Arguments, prompt: str
 ) -> list[Callable[[str], bool]]:
     """Return the rule of each instruction, with its arguments filled in.
 
@@ -188,28 +189,24 @@ def read_instructions(
     where = f"instructions of the prompt {errors.printable(prompt, 60)!r}"
     try:
         given = json.loads(kwargs) if isinstance(kwargs, str) else list(kwargs)
-    except ValueError as error:
-        raise errors.DataError(f"{where}: kwargs are not JSON: {error}.") from error
-    if not isinstance(given, list) or len(given) != len(instruction_ids):
-        number = f"{len(given)} items" if isinstance(given, list) else errors.describe_type(given)
+        pairs = list(zip(instruction_ids, [dict(each) for each in given], strict=True))
+    except (TypeError, ValueError) as error:
+        number = errors.count(len(instruction_ids), "instruction")
         raise errors.DataError(
-            f"{where}: kwargs must be a list of one object for each of the "
-            f"{errors.count(len(instruction_ids), 'instruction')}, got {number}."
-        )
-    return [_bind(where, *pair) for pair in zip(instruction_ids, given, strict=True)]
+            f"{where}: kwargs must be a list of one object for each of the {number}, got "
+            f"{errors.format_value(kwargs)}."
+        ) from error
+    return [_bind(where, name, arguments) for name, arguments in pairs]
 
 
-def _bind(where: str, name: str, given: Any) -> Callable[[str], bool]:
+def _bind(where: str, name: str, arguments: dict[str, Any]) -> Callable[[str], bool]:
     if name not in INSTRUCTIONS:
         hint = errors.did_you_mean(str(name), INSTRUCTIONS)
         raise errors.DataError(f"{where}: {name!r} is not an instruction.{hint}")
-    if not isinstance(given, Mapping):
-        kind = errors.describe_type(given)
-        raise errors.DataError(f"{where}: {name}: arguments must be an object, got {kind}.")
-    arguments = {key: value for key, value in given.items() if value is not None}
+    arguments = {key: value for key, value in arguments.items() if value is not None}
     model = _arguments_model(name)
     try:
-        checked = model(**arguments)
+        checked = model.model_validate(arguments)
     except ValidationError as error:
         text = "; ".join(errors.describe_errors(error, arguments, model=model))
         raise errors.DataError(f"{where}: {name}: {text}.") from error
@@ -224,10 +221,7 @@ def _arguments_model(name: str) -> type[BaseModel]:
 
 
 def follows(
-    instruction_ids: Sequence[str],
-    kwargs: str | Sequence[Mapping[str, Any]],
-    prompt: str,
-    response: str,
+    instruction_ids: Sequence[str], kwargs: Arguments, prompt: str, response: str
 ) -> Verdicts:
     """Return whether a response follows each instruction of its prompt, strictly and loosely.
 
