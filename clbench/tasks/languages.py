@@ -15,7 +15,7 @@ WORDS = {
     "nl": "de het een van en in is dat op te zijn met voor niet aan er om ook als je maar wordt",
     "pt": "de a o que e do da em um para é com não uma os no se na por mais as dos como ao você",
     "sw": "ya na wa kwa ni katika la za cha kuwa hii kama lakini yake hiyo au pia hili huu vya",
-    "vi": "và của là không có được cho một những người với các này trong đó để khi bạn tôi đã sẽ",
+    "vi": "và của là không có được một những người với các này trong đó để khi bạn tôi đã sẽ",
     "bg": "и на да се за от в е не с са това по като ще си но до което ли при или че има може",
     "ru": "и в не на что с по это как он я но из к у то за от для так же его вы или мы все бы",
     "uk": "і в на не що з та до це як у за для від є про його але або ви ми щоб може при",
