@@ -257,9 +257,11 @@ def test_sentences(text: str, number: int) -> None:
     assert count_sentences(text) == number
 
 
-@pytest.mark.parametrize("text", ["a" * 200_000, "!" * 200_000, ". " * 100_000, "[" * 200_000])
-def test_rules_take_time_in_proportion_to_the_text(text: str) -> None:
-    count_sentences(text)
+def test_sentences_of_degenerate_texts_are_counted_in_linear_time() -> None:
+    # In quadratic time, each would take minutes.
+    assert count_sentences("a" * 200_000) == 1
+    assert count_sentences("!" * 200_000) == 1
+    assert count_sentences(". " * 100_000) == 100_000
 
 
 def test_scores_of_a_prompt() -> None:
