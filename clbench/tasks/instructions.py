@@ -68,7 +68,7 @@ def count_sentences(text: str) -> int:
     count, unfinished = 0, False
     for word, following in pairwise([*text.split(), ""]):
         match = _SENTENCE_END.fullmatch(word)
-        ends = match is not None and _ends(*match.groups(), following.lstrip(_OPENING))
+        ends = match is not None and _ends(match[1], match[2], following.lstrip(_OPENING))
         unfinished = not ends and (unfinished or word.strip(_CLOSING) != "")
         count += ends
     return count + unfinished
