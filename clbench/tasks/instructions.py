@@ -191,10 +191,9 @@ def read_instructions(
         given = json.loads(kwargs) if isinstance(kwargs, str) else list(kwargs)
         pairs = list(zip(instruction_ids, [dict(each) for each in given], strict=True))
     except (TypeError, ValueError) as error:
-        number = errors.count(len(instruction_ids), "instruction")
         raise errors.DataError(
-            f"{where}: kwargs must be a list of one object for each of the {number}, got "
-            f"{errors.format_value(kwargs)}."
+            f"{where}: kwargs must be a list with one object for each instruction "
+            f"({len(instruction_ids)}), got {errors.format_value(kwargs)}."
         ) from error
     return [_bind(where, name, arguments) for name, arguments in pairs]
 
@@ -209,7 +208,7 @@ def _bind(where: str, name: str, arguments: dict[str, Any]) -> Callable[[str], b
         checked = model.model_validate(arguments)
     except ValidationError as error:
         text = "; ".join(errors.describe_errors(error, arguments, model=model))
-        raise errors.DataError(f"{where}: {name}: {text}.") from error
+        raise errors.DataError(errors.sentence(f"{where}: {name}: {text}")) from error
     return partial(INSTRUCTIONS[name], **checked.model_dump())
 
 
