@@ -207,8 +207,8 @@ def draw_changes(audit: Audit) -> Figure:
         figure,
         f"Change from {audit.base}"
         + (", by probes of the features where no part is named" if rest else "")
-        + "; left of 0 is worse. All intervals of a model hold jointly at 95 %. Filled marks: a loss or gain is "
-        f"shown. Changes inside the grey band, ±{margin:g}, do not matter.",
+        + "; left of 0 is worse. All intervals of a model hold jointly at 95 %. Filled marks: a "
+        f"loss or gain is shown. Changes inside the grey band, ±{margin:g}, do not matter.",
     )
 
 

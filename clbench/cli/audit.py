@@ -16,8 +16,8 @@ from clbench.suite.options import RunOptions
 from clbench.suite.plugins import load_plugins
 
 if TYPE_CHECKING:
-    from clbench.audit.result import Audit
     from clbench.audit.comparison import Comparison
+    from clbench.audit.result import Audit
 
 EMPTY = 3
 """Exit code of a gate that has nothing to check."""
@@ -57,8 +57,8 @@ def audit(
     logs: Annotated[
         bool,
         Option(
-            "BASE and TUNED are folders or files of logs, of lm-eval, lighteval, inspect, Every Eval "
-            "Ever, or plain tables; no model is loaded."
+            "BASE and TUNED are folders or files of logs: of lm-eval, lighteval, inspect or Every "
+            "Eval Ever, or tables. No model is loaded."
         ),
     ] = False,
     localise: Annotated[
@@ -67,8 +67,8 @@ def audit(
     fail_if: Annotated[
         Sequence[str],
         Option(
-            "Exit with code 1 if a change in PART (behaviour, features, language or an axis such as "
-            "knowledge) is below X and its interval below 0, such as features:-0.02.",
+            "Exit with code 1 if a change in PART, such as behaviour, features, language or "
+            "knowledge, is below X and its interval below 0: features:-0.02.",
             "PART:X",
         ),
     ] = (),

@@ -1,5 +1,1 @@
-"""Audits of logs that other harnesses have written; each format is one module of this package.
-
-A module registers its reader with `clbench.audit.logs.formats.log_format`; it need not be named
-anywhere else.
-"""
+"""Logs of other harnesses. A format is one module here, which need not be named anywhere else."""

@@ -4,147 +4,122 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from clbench.core.errors import DataError, format_value
+from clbench.core.errors import ClbenchError, DataError, describe_missing, error_text, join_names
+from clbench.core.files import user_path
 from clbench.core.registry import Registry
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Setup:
-    """What a log says about one run of one task.
+    """One run of a task in a log.
 
     Attributes
     ----------
-    task, run
-        The task's name, and what tells runs of one model apart.
-    model
-        The model's name in the log; empty if it has none.
+    task, run, model
+        The task, what tells runs of one model apart, and the model's name, if the log has it.
     prompting
-        How prompts are made, in words, such as ``5 shots``; empty if the log does not say.
-    metrics
-        The metrics in the harness's order: the first one decides. Others follow as they come.
+        How prompts are made, in words such as ``5 shots``; empty if the log does not say.
     falling
         Metrics of which lower is better.
     ranges
-        Least and greatest scores by metric, where the log has them.
+        Least and greatest score by metric, where the log has them.
     """
 
     task: str
     run: str
     model: str = ""
     prompting: str = ""
-    metrics: tuple[str, ...] = ()
     falling: frozenset[str] = frozenset()
-    ranges: tuple[tuple[str, float, float], ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class Entry(NamedTuple):
-    """One item of a log; an item may have several, with other metrics in each.
+    """An item of a log, or some of its metrics.
 
-    `item` is the harness's id, `given` a digest of the input, `scores` has values by metric as the
-    log has them (None is no score), `choices` is the number of answers to choose from or 0, and
-    `where` names the place in messages.
+    `item` is the harness's id, `given` a digest of the input, `scores` has values by metric as they
+    are logged (None is no score), the one that decides first, and `choices` is the number of
+    answers to choose from, or 0.
     """
 
     setup: Setup
     item: str
     given: str
     scores: Mapping[str, Any]
-    choices: int
-    where: str
+    choices: int = 0
 
 
 class Reader(Protocol):
-    """A registered reader of logs."""
+    """A registered reader of files whose names match a pattern."""
 
-    pattern: str
-    fallback: bool
+    patterns: tuple[str, ...]
 
     def __call__(self, path: Path, /) -> Iterator[Entry]:
-        """Yield the items of a log file; none if the file is no log of this format."""
+        """Yield the entries of a file; none if it is something else. Any error is a damaged log."""
         ...
 
 
 Function = TypeVar("Function", bound=Callable[[Path], Iterator[Entry]])
+FORMATS: Registry[Reader] = Registry("log format", group="clbench.log_formats")
 
 
-def _format_error(name: str, entry: object) -> str | None:
-    return None if hasattr(entry, "pattern") else "decorate it with @log_format('name', '*.ext')"
-
-
-FORMATS: Registry[Reader] = Registry("log format", check=_format_error, group="clbench.log_formats")
-
-
-def log_format(
-    name: str, pattern: str, *, fallback: bool = False
-) -> Callable[[Function], Function]:
-    """Register a reader of logs: a function of a file's path that yields entries.
-
-    Files are read whose names match `pattern`. Of several patterns that match, the longest counts.
-    In a folder that has logs, files of a format that is a `fallback` are something else.
-    """
+def log_format(name: str, *patterns: str) -> Callable[[Function], Function]:
+    """Register the reader of files of these names; if several match, the longest pattern counts."""
 
     def decorate(function: Function) -> Function:
-        function.pattern, function.fallback = pattern, fallback  # type: ignore[attr-defined]
+        function.patterns = patterns  # type: ignore[attr-defined]
         return FORMATS.register(name)(function)
 
     return decorate
 
 
-@cache
-def readers() -> tuple[Reader, ...]:
-    """Return all readers, longest pattern first; imports the modules of this package."""
-    package = __name__.rpartition(".")[0]
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        importlib.import_module(f"{package}.{module.name}")
-    return tuple(sorted(map(FORMATS.get, FORMATS), key=lambda reader: -len(reader.pattern)))
+def read_entries(name: str) -> Iterator[Entry]:
+    """Yield the entries of a log, or of all logs in a folder; a DataError if there are none."""
+    if not (path := user_path(name, "log")).exists():
+        raise DataError(describe_missing(path, "log"))
+    for module in pkgutil.iter_modules(importlib.import_module(__package__).__path__):
+        importlib.import_module(f"{__package__}.{module.name}")
+    readers = {pattern: r for r in map(FORMATS.get, FORMATS) for pattern in r.patterns}
+    found = False
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        matching = [pattern for pattern in readers if fnmatch(file.name, pattern)]
+        if matching and file.is_file():
+            try:
+                for entry in readers[max(matching, key=len)](file):
+                    found = True
+                    yield entry
+            except ClbenchError:
+                raise
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error_text(error)}"
+                raise DataError(f"{file} is not a whole log ({reason}). Copy it again.") from error
+    if not found:
+        raise DataError(
+            f"{path}: there is no log with items. Logs are files such as {join_names(readers)}; "
+            "tables have the columns task, item, and score or correct."
+        )
 
 
-def reader_of(path: Path) -> Reader | None:
-    """Return the reader of a file by its name."""
-    return next((reader for reader in readers() if fnmatch(path.name, reader.pattern)), None)
+def digest_of(*inputs: object) -> str:
+    """Return a digest of an item's input."""
+    texts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in inputs]
+    return blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def digest_of(*texts: object) -> str:
-    """Return a digest of an item's input; what is no text is written as JSON."""
-    parts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in texts]
-    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the object of each line of a JSON Lines file.
-
-    Raises a DataError that names the line if it is not a whole JSON object.
-    """
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSON Lines file; a DataError that names a line that is cut off."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if line.strip():
-                where = f"{path}, line {number}"
-                yield where, json_object(line, where)
-
-
-def json_object(content: bytes, where: str) -> dict[str, Any]:
-    """Return a JSON object; a DataError that begins with `where` if it is not a whole one."""
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{where}: is not complete JSON ({error}). The log may be cut off: copy it again, or "
-            "run the harness again."
-        ) from error
-    if not isinstance(value, dict):
-        raise DataError(f"{where}: must be a JSON object, got {format_value(value)}.")
-    return value
-
-
-def get(row: Mapping[str, Any], key: str, where: str) -> Any:
-    """Return the value of a key that a log must have; a DataError that names it if it is missing."""
-    if key not in row:
-        raise DataError(f"{where}: has no {key!r}, as logs of this format have.")
-    return row[key]
+            try:
+                if line.strip():
+                    yield json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(
+                    f"{path}, line {number}: is not complete JSON. Copy the log again, or run the "
+                    "harness again."
+                ) from error

@@ -1,38 +1,31 @@
 """Details of lighteval, in Parquet."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from clbench.audit.logs.formats import Entry, Setup, digest_of, log_format
-from clbench.audit.logs.table import parquet
+from pyarrow import parquet
 
-COLUMNS = ("id", "query", "instruction", "choices", "sampling_methods")
+from clbench.audit.logs.formats import Entry, Setup, digest_of, log_format
+
+COLUMNS = ("doc.id", "doc.query", "doc.instruction", "doc.choices", "doc.sampling_methods")
 
 
 @log_format("lighteval", "details_*.parquet")
 def read(path: Path) -> Iterator[Entry]:
-    """Yield the items of ``details/MODEL/TIME/details_TASK|SHOTS_TIME.parquet``.
-
-    The first metric of the details decides.
-    """
+    """Yield the items of ``details/MODEL/TIME/details_TASK|SHOTS_TIME.parquet``."""
     name, _, time = path.stem.removeprefix("details_").rpartition("_")
-    task, shots = name, ""
-    while (parts := task.rpartition("|"))[0] and parts[2].isdecimal():
-        task, shots = parts[0], parts[2]  # of older versions, TASK|SHOTS|0
-    in_place = path.parent.name == time and len(path.parents) > 2
-    model = path.parent.parent.name if in_place else ""
+    task, shots = re.fullmatch(r"(.*?)(?:\|(\d+))?(?:\|[01])?", name).groups()
+    model = path.parent.parent.name if path.parent.name == time else ""
     setup = Setup(task, time, model, f"{shots} shots" if shots else "")
-    wanted = [f"{doc}.{column}" for doc in ("doc", "__doc__") for column in COLUMNS]
-    prompts = ("model_response.input", "__model_response__.input")
-    for number, row in enumerate(parquet(path, [*wanted, *prompts, "metric", "__metric__"])):
-        doc, answer = (
-            row.get(key) or row.get(f"__{key}__") or {} for key in ("doc", "model_response")
-        )
-        scores = row.get("metric") or row.get("__metric__") or {}
-        ranked = "LOGPROBS" in str(doc.get("sampling_methods"))
-        choices = doc.get("choices") or []
-        given = digest_of(answer.get("input"), doc.get("instruction"), doc.get("query"), choices)
-        where = f"{path}, row {number + 1}"
-        yield Entry(
-            setup, str(doc.get("id") or number), given, scores, len(choices) if ranked else 0, where
-        )
+    columns = [*COLUMNS, "model_response.input", "metric"]
+    wanted = [end for each in columns for end in (each, re.sub(r"^\w+", r"__\g<0>__", each))]
+    for batch in parquet.ParquetFile(path).iter_batches(columns=wanted):
+        for row in batch.to_pylist():
+            doc, answer, scores = (
+                row.get(key) or row[f"__{key}__"] for key in ("doc", "model_response", "metric")
+            )
+            asked = answer["input"], doc.get("instruction"), doc["query"], doc["choices"]
+            ranked = "LOGPROBS" in str(doc.get("sampling_methods"))
+            choices = len(doc["choices"]) if ranked else 0
+            yield Entry(setup, str(doc["id"]), digest_of(*asked), scores, choices)

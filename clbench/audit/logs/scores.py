@@ -3,36 +3,33 @@
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from clbench.audit.logs.formats import FORMATS, Entry, Setup, reader_of
+from clbench.audit.logs.formats import Entry, read_entries
 from clbench.audit.scores import Floats, ItemScores, Part, keys_of
-from clbench.core.errors import DataError, count, describe_missing, format_value, join_names
-from clbench.core.files import user_path
+from clbench.core.errors import DataError, count, format_value, join_names
 from clbench.core.registry import LARGEST
 
 UNIT = re.compile(
-    r"(^|[_/ ])(acc|accuracy|em|exact_match|extractive_match|choice|match|includes|f1|mc[12])($|[_,/@])"
+    r"(^|[_/])(acc|accuracy|correct|em|(exact_|extractive_)?match|choice|includes|f1|mc\d)($|[_,@])"
 )
-"""Names of metrics that lie between 0 and 1 if a log does not say."""
-GUESSED = re.compile(r"(^|[_/])(acc|accuracy|choice)($|[_,/])")
-"""Names of metrics of which one choice of k is right 1/k of the time by guessing."""
-AXES: Sequence[tuple[str, Part]] = (
-    ("mmlu|arc|truthfulqa", "knowledge"),
-    ("bbh|bigbench_hard|hellaswag|winogrande|copa", "reasoning"),
-    ("gsm8k|gsm_plus|svamp|asdiv|mgsm", "arithmetic"),
-    ("ifeval|ifbench", "instructions"),
-    ("boolq|multirc|drop|squad|race", "reading"),
-)
-"""Names that tasks of an axis begin with, in any harness."""
+"""Metrics that lie from 0 to 1 if a log does not say."""
+GUESSED = re.compile(r"(^|_)(acc|accuracy|choice)($|[_,])")
+"""Metrics of which guessing among k choices is right 1/k of the time."""
+AXES: Mapping[str, Part] = {
+    "mmlu|arc|truthfulqa": "knowledge",
+    "bbh|bigbench_hard|hellaswag|winogrande|copa": "reasoning",
+    "gsm8k|gsm_plus|svamp|asdiv|mgsm": "arithmetic",
+    "ifeval|ifbench": "instructions",
+    "boolq|multirc|drop|squad|race": "reading",
+}
+"""How names of tasks of an axis begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedScores(ItemScores):
-    """Item scores of a log; `scores` are means over runs.
+    """Item scores of a log, means over runs.
 
     Attributes
     ----------
@@ -41,7 +38,7 @@ class LoggedScores(ItemScores):
     inputs
         Digests of the inputs by the harness's id.
     prompting
-        How prompts are made, in words; empty if it is not known.
+        How prompts are made, in words; empty if the log does not say.
     dropped
         Items without a score in every run.
     """
@@ -54,7 +51,7 @@ class LoggedScores(ItemScores):
 
 @dataclass(frozen=True)
 class ModelLogs:
-    """The item scores of one model's logs, and what a reader should know of them."""
+    """The item scores of one model's logs, and the metrics that are left out."""
 
     name: str
     scores: tuple[LoggedScores, ...]
@@ -63,176 +60,144 @@ class ModelLogs:
 
 def part_of(task: str) -> Part:
     """Return the axis of a task that is known by its name, else ``behaviour``."""
-    name = re.split(r"[|/]", task.lower().removesuffix("/"))[-1].replace("-", "_")
-    return next(
-        (part for start, part in AXES if re.match(rf"({start})($|[_:])", name)), "behaviour"
-    )
+    name = re.split(r"[|/]", task.lower())[-1].replace("-", "_")
+    axes = (part for start, part in AXES.items() if re.match(rf"({start})($|[_:])", name))
+    return next(axes, "behaviour")
 
 
 def read_logs(name: str, tasks: Collection[str] = ()) -> ModelLogs:
-    """Return what the logs of one model hold: a file, or all files of a folder.
+    """Return what the logs of one model hold about `tasks`, or all: a file, or those of a folder.
 
-    Parameters
-    ----------
-    tasks
-        The tasks to return, if not all.
-
-    Raises
-    ------
-    DataError
-        If a log is missing or damaged, the files belong to several models, an item has two results
-        or inputs in one run, or a score is not a number of its metric's range.
+    Raises a DataError if a log is missing or damaged, the logs are of several models, an item has
+    two results or inputs in one run, or a score is not a number in its metric's range.
     """
     runs: dict[str, dict[str, dict[str, Entry]]] = {}  # by task, run and item
-    setups: dict[str, dict[Setup, None]] = {}
-    last = None
-    for entry in _entries(name):
-        if (setup := entry.setup) is not last:
-            setups.setdefault(setup.task, {})[setup] = None
-            last = setup
-        items = runs.setdefault(setup.task, {}).setdefault(setup.run, {})
-        items[entry.item] = _merged(items[entry.item], entry) if entry.item in items else entry
-    if len(models := {s.model: None for each in setups.values() for s in each if s.model}) > 1:
-        raise DataError(
-            f"{name}: holds logs of {len(models)} models: {join_names(models)}. Name the folder or "
-            "the file of one."
-        )
+    models = set()
+    for entry in read_entries(name):
+        models.add(entry.setup.model)
+        items = runs.setdefault(entry.setup.task, {}).setdefault(entry.setup.run, {})
+        if (old := items.get(entry.item)) is not None:
+            twice = f"{name}: item {entry.item!r} of {entry.setup.task!r} is there twice in one run"
+            if old.given != entry.given:
+                raise DataError(f"{twice}, with another input. Give each item an id of its own.")
+            for metric in old.scores.keys() & entry.scores.keys():
+                if old.scores[metric] != entry.scores[metric]:
+                    both = f"{old.scores[metric]} and {entry.scores[metric]}"
+                    raise DataError(f"{twice}, with different results: {metric} is {both}.")
+            entry = entry._replace(scores={**old.scores, **entry.scores})
+        items[entry.item] = entry
+    if len(models := models - {""}) > 1:
+        names = join_names(sorted(models))
+        raise DataError(f"{name}: has logs of {len(models)} models: {names}. Name those of one.")
     if missing := [task for task in tasks if task not in runs]:
         raise DataError(f"{name}: has no task {missing[0]!r}, but {join_names(runs)}.")
     notes: list[str] = []
-    found = [
-        each
-        for task in tasks or runs
-        for each in _task_scores(name, task, runs[task], setups[task], notes)
+    scores = [
+        s for task in tasks or runs for s in _scores(name, task, [*runs[task].values()], notes)
     ]
-    if not found:
-        raise DataError(f"{name}: has no scores of single items. {' '.join(notes)}".strip())
-    return ModelLogs(name, tuple(found), tuple(notes))
+    if lacking := {*(tasks or runs)} - {each.task for each in scores}:
+        raise DataError(f"{name}: {min(lacking)!r} has no scores of single items.")
+    return ModelLogs(name, tuple(scores), tuple(notes))
 
 
-def _entries(name: str) -> Iterator[Entry]:
-    """Yield the entries of a log, or of all logs in a folder."""
-    path = user_path(name, "log")
-    if not path.exists():
-        raise DataError(f"{describe_missing(path, 'log')}")
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    readers = [(file, reader) for file in files if file.is_file() and (reader := reader_of(file))]
-    found = False
-    for fallback in (False, True):
-        for file, reader in readers:
-            if reader.fallback == fallback:
-                for entry in reader(file):
-                    found = True
-                    yield entry
-        if found:
-            return
-    patterns = join_names(dict.fromkeys(FORMATS.get(each).pattern for each in FORMATS))
-    raise DataError(f"{path}: there is no log with items. Logs are files such as {patterns}.")
-
-
-def _merged(old: Entry, new: Entry) -> Entry:
-    """Return one entry of two on an item, in one run."""
-    item = (
-        f"{new.where}: item {new.item!r} of {new.setup.task!r} is there twice, first in {old.where}"
-    )
-    if old.given != new.given:
-        raise DataError(f"{item}, with another input. Give each item an id of its own.")
-    for metric in old.scores.keys() & new.scores.keys():
-        if old.scores[metric] != new.scores[metric]:
-            values = f"{old.scores[metric]} and {new.scores[metric]}"
-            raise DataError(f"{item}, with different results: {metric} is {values}. Remove one.")
-    return old._replace(scores={**old.scores, **new.scores})
-
-
-def _task_scores(
-    name: str,
-    task: str,
-    runs: Mapping[str, Mapping[str, Entry]],
-    setups: Collection[Setup],
-    notes: list[str],
+def _scores(
+    name: str, task: str, runs: Sequence[Mapping[str, Entry]], notes: list[str]
 ) -> Iterator[LoggedScores]:
     """Yield the scores of a task by each metric of single items, the one that decides first."""
+    entries = [entry for run in runs for entry in run.values()]
+    setups = list({id(entry.setup): entry.setup for entry in entries}.values())
     if len(prompting := {setup.prompting for setup in setups}) > 1:
         raise DataError(f"{name}: runs of {task!r} have {' and '.join(sorted(prompting))}.")
-    first, *others = runs.values()
-    inputs = {item: entry.given for item, entry in first.items()}
-    for run in others:
-        check_inputs(task, inputs, {item: entry.given for item, entry in run.items()}, name, name)
-    shared = [item for item in first if all(item in run for run in others)]
-    largest = max(map(len, runs.values()))
-    if 2 * len(shared) < largest:
+    inputs = {entry.item: entry.given for entry in entries}
+    for entry in entries:
+        if inputs[entry.item] != entry.given:
+            raise DataError(
+                f"{name}: item {entry.item!r} of {task!r} has other inputs in other runs."
+            )
+    shared = [item for item in runs[0] if all(item in run for run in runs)]
+    if 2 * len(shared) < len(inputs):
         raise DataError(
-            f"{name}: of the {largest} items of {task!r}, only {len(shared)} are in all "
-            f"{len(runs)} runs. Name the files of whole runs, or remove the others."
+            f"{name}: only {len(shared)} of {len(inputs)} items of {task!r} are in all {len(runs)} "
+            "runs. Name whole runs, or remove the others."
         )
-    metrics = dict.fromkeys(metric for setup in setups for metric in setup.metrics)
-    metrics |= dict.fromkeys(
-        m for run in runs.values() for each in run.values() for m in each.scores
-    )
-    falling = frozenset[str]().union(*(setup.falling for setup in setups))
-    ranges = {metric: ends for setup in setups for metric, *ends in setup.ranges}
-    choices = {entry.choices for entry in first.values()}
+    falling = {metric for setup in setups for metric in setup.falling}
+    ranges = {metric: ends for setup in setups for metric, ends in setup.ranges.items()}
+    choices = max({entry.choices for entry in entries}, key=lambda k: k)
+    same = all(entry.choices == choices for entry in entries)
     primary = True
-    for metric in metrics:
-        entries = [[run[item] for item in shared] for run in runs.values()]
-        columns = [_column(metric, column, ranges.get(metric)) for column in entries]
+    for metric in dict.fromkeys(metric for entry in entries for metric in entry.scores):
+        low, high = ranges.get(metric, (0, 1) if UNIT.search(metric) else (-LARGEST, LARGEST))
+        columns = [_column(f"{name}: {task}", run, shared, metric, low, high) for run in runs]
         if any(column is None for column in columns):
-            notes.append(f"{task}: {metric} is no score of single items, so it is left out.")
+            notes.append(f"{task}: {metric} is not a score of single items, so it is left out.")
             continue
-        values = np.stack([column for column in columns if column is not None])
+        values = np.array(columns)
         scored = ~np.isnan(values).any(axis=0)
         if not scored.any():
             continue
         values = values[:, scored] * (-1.0 if metric in falling else 1.0)
         items = [item for item, kept in zip(shared, scored, strict=True) if kept]
-        guessed = bool(GUESSED.search(metric)) and len(choices) == 1 and max(choices) > 1
+        guessed = choices if same and choices > 1 and GUESSED.search(metric) else None
         yield LoggedScores(
             task,
             part_of(task),
             values.mean(axis=0),
             keys_of(f"{item}\0{inputs[item]}" for item in items),
-            metric=f"{metric} (sign turned)" if metric in falling else metric,
-            chance=1.0 / max(choices) if guessed else None,
-            choices=max(choices) if guessed else None,
+            metric=f"{metric}, sign turned" if metric in falling else metric,
+            chance=1.0 / guessed if guessed else None,
+            choices=guessed,
             primary=primary,
             runs=values,
             inputs=inputs,
-            prompting=next(iter(prompting)),
-            dropped=len({item for run in runs.values() for item in run}) - len(items),
+            prompting=prompting.copy().pop(),
+            dropped=len(inputs) - len(items),
         )
         primary = False
 
 
-def _column(metric: str, entries: Sequence[Entry], ends: Sequence[float] | None) -> Floats | None:
-    """Return the scores of entries, NaN where there is none; None if they are no numbers.
-
-    Raises a DataError if one is a text, not finite or out of the metric's range.
-    """
-    cells = [entry.scores.get(metric) for entry in entries]
-    if any(isinstance(cell, list | dict | tuple) for cell in cells):
+def _column(
+    where: str, run: Mapping[str, Entry], items: Sequence[str], metric: str, low: float, high: float
+) -> Floats | None:
+    """Return the scores of items, NaN where there is none; None if they are lists or the like."""
+    cells = [run[item].scores.get(metric) for item in items]
+    if any(isinstance(cell, list | tuple | dict) for cell in cells):
         return None
-    low, high = ends or ((0.0, 1.0) if UNIT.search(metric) else (-LARGEST, LARGEST))
-    try:
-        values = np.array(cells, dtype=np.float64)
-        wrong = ~((values >= low) & (values <= high) & (np.abs(values) <= LARGEST))
-    except (TypeError, ValueError):
-        wrong = np.array([isinstance(cell, str) for cell in cells])
-    for i in wrong.nonzero()[0]:
+    values = np.array([np.nan if isinstance(cell, str) else cell for cell in cells], dtype=float)
+    for i in (~((values >= low) & (values <= high))).nonzero()[0]:
         if cells[i] is not None:
             raise DataError(
-                f"{entries[i].where}: {metric} of item {entries[i].item!r} is "
-                f"{format_value(cells[i])}, not a number from {low:g} to {high:g}."
+                f"{where}: {metric} of item {items[i]!r} is {format_value(cells[i])}, not a number "
+                f"from {low:g} to {high:g}."
             )
     return values
 
 
-def check_inputs(
-    task: str, one: Mapping[str, str], two: Mapping[str, str], first: str, second: str
-) -> None:
-    """Raise a DataError if items of one id have different inputs."""
-    if differ := [item for item in one if item in two and one[item] != two[item]]:
+def check_same(base: ModelLogs, tuned: ModelLogs) -> None:
+    """Raise a DataError unless both logs have the same tasks, asked and decided in one way."""
+    one, two = ({s.task: s for s in logs.scores if s.primary} for logs in (base, tuned))
+    if differ := one.keys() ^ two.keys():
+        has, lacks = (base, tuned) if (task := min(differ)) in one else (tuned, base)
         raise DataError(
-            f"{task}: item {differ[0]!r} has one input in {first} and another in {second} "
-            f"({count(len(differ), 'such item')}). Use the same prompts, shots and version of the "
-            "task for all models."
+            f"{lacks.name}: has no task {task!r}, which {has.name} has. --tasks names those to "
+            f"compare; both have {join_names(sorted(one.keys() & two.keys()))}."
         )
+    for task, first in one.items():
+        second = two[task]
+        for what, own, other in (
+            ("prompts", first.prompting, second.prompting),
+            ("metrics", first.metric, second.metric),
+        ):
+            if own and other and own != other:
+                raise DataError(
+                    f"{task}: different {what}: {own} in {base.name}, {other} in {tuned.name}. Run "
+                    "the harness in the same way on both models."
+                )
+        ids = [item for item in first.inputs if item in second.inputs]
+        if differ := [item for item in ids if first.inputs[item] != second.inputs[item]]:
+            raise DataError(
+                f"{task}: item {differ[0]!r} has one prompt in {base.name} and another in "
+                f"{tuned.name} ({count(len(differ), 'such item')} of {len(ids)}). Run the harness "
+                "in the same way on both models."
+            )
+        if len({*first.keys} & {*second.keys}) < 2:
+            raise DataError(f"{task}: {base.name} and {tuned.name} have no two items in common.")
