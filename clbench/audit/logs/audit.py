@@ -1,13 +1,14 @@
 """Audit tuned models against their base by what other harnesses have logged of both."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from clbench.audit.comparison import Comparison, compare, sample
 from clbench.audit.logs.noise import Pair, RunNoise
 from clbench.audit.logs.scores import ModelLogs, check_same, read_logs
 from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, check_change
+from clbench.audit.scores import Part
 from clbench.core.errors import SettingsError, count
 from clbench.core.files import digest, user_path
 
@@ -93,7 +94,7 @@ def _compare(base: ModelLogs, tuned: ModelLogs, margin: float) -> tuple[Comparis
 
 
 def _notes(
-    comparison: Comparison, pairs: dict[tuple[str, ...], Pair], noise: RunNoise
+    comparison: Comparison, pairs: Mapping[tuple[str, Part, str], Pair], noise: RunNoise
 ) -> Iterator[str]:
     for each in comparison.changes:
         pair = pairs[each.measure.what]

@@ -10,6 +10,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from pydantic_core import from_json
+
 from clbench.core.errors import ClbenchError, DataError, describe_missing, error_text, join_names
 from clbench.core.files import user_path
 from clbench.core.registry import Registry
@@ -117,8 +119,8 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, 1):
             try:
                 if line.strip():
-                    yield json.loads(line)
-            except json.JSONDecodeError as error:
+                    yield from_json(line)  # three times as fast as json
+            except ValueError as error:
                 raise DataError(
                     f"{path}, line {number}: is not complete JSON. Copy the log again, or run the "
                     "harness again."

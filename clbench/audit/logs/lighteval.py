@@ -15,7 +15,8 @@ COLUMNS = ("doc.id", "doc.query", "doc.instruction", "doc.choices", "doc.samplin
 def read(path: Path) -> Iterator[Entry]:
     """Yield the items of ``details/MODEL/TIME/details_TASK|SHOTS_TIME.parquet``."""
     name, _, time = path.stem.removeprefix("details_").rpartition("_")
-    task, shots = re.fullmatch(r"(.*?)(?:\|(\d+))?(?:\|[01])?", name).groups()
+    parts = re.split(r"\|(\d+)(?:\|[01])?$", name)  # older versions end with |0 or |1
+    task, shots = parts[0], "".join(parts[1:2])
     model = path.parent.parent.name if path.parent.name == time else ""
     setup = Setup(task, time, model, f"{shots} shots" if shots else "")
     columns = [*COLUMNS, "model_response.input", "metric"]

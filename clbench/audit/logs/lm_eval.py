@@ -19,7 +19,7 @@ def read(path: Path) -> Iterator[Entry]:
     ``exact_match,strict-match``, without the filter ``none``.
     """
     task, _, time = path.stem.removeprefix("samples_").rpartition("_")
-    results = next(
+    results: dict[str, Any] = next(
         (json.loads(file.read_bytes()) for file in path.parent.glob(f"*_{time}.json")), {}
     )
     shots = results.get("n-shot", {}).get(task)
@@ -35,8 +35,9 @@ def read(path: Path) -> Iterator[Entry]:
         end = "" if (name := row.get("filter", "none")) == "none" else f",{name}"
         setup.falling |= {f"{metric}{end}" for metric in falling}
         given = digest_of(row.get("prompt_hash") or row["arguments"], row.get("doc_hash"))
-        scores = {f"{metric}{end}": _score(metric, row[metric]) for metric in row["metrics"]}
-        choices = len(row["resps"]) if "acc" in row["metrics"] else 0
+        metrics = row.get("metrics") or [metric for metric in rising if metric in row]
+        scores = {f"{metric}{end}": _score(metric, row[metric]) for metric in metrics}
+        choices = len(row["resps"]) if "acc" in metrics else 0
         yield Entry(setup, str(row["doc_id"]), given, scores, choices)
 
 

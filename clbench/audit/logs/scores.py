@@ -163,7 +163,7 @@ def _column(
     if any(isinstance(cell, list | tuple | dict) for cell in cells):
         return None
     values = np.array([np.nan if isinstance(cell, str) else cell for cell in cells], dtype=float)
-    for i in (~((values >= low) & (values <= high))).nonzero()[0]:
+    for i in (~((values >= low) & (values <= high))).nonzero()[0].tolist():
         if cells[i] is not None:
             raise DataError(
                 f"{where}: {metric} of item {items[i]!r} is {format_value(cells[i])}, not a number "
@@ -175,8 +175,8 @@ def _column(
 def check_same(base: ModelLogs, tuned: ModelLogs) -> None:
     """Raise a DataError unless both logs have the same tasks, asked and decided in one way."""
     one, two = ({s.task: s for s in logs.scores if s.primary} for logs in (base, tuned))
-    if differ := one.keys() ^ two.keys():
-        has, lacks = (base, tuned) if (task := min(differ)) in one else (tuned, base)
+    if alone := one.keys() ^ two.keys():
+        has, lacks = (base, tuned) if (task := min(alone)) in one else (tuned, base)
         raise DataError(
             f"{lacks.name}: has no task {task!r}, which {has.name} has. --tasks names those to "
             f"compare; both have {join_names(sorted(one.keys() & two.keys()))}."
