@@ -183,7 +183,7 @@ def mean_change(base: Floats, tuned: Floats, largest: float | None = None) -> Sa
     With `largest`, the largest difference of an item, both bounds are those of a paired t test with
     one item more that differs by it: down for the lower bound, up for the upper one. It stands for
     rare differences that the items do not show, because of which intervals of t miss skewed means
-    too often (`benchmarks/audit.py --skew`).
+    too often (`benchmarks/logs.py skew`).
     """
     differences = tuned - base
     n, mean, variance = len(differences), float(differences.mean()), float(differences.var(ddof=1))

@@ -3,7 +3,7 @@
 docs/audit.md derives it: the variance of a run's mean is φ w / n, where w is that of an item
 between runs, and φ, which is 1 if items flip independently, is estimated like the dispersion of a
 quasi-likelihood (McCullagh & Nelder 1989, section 4.5) from the means of the runs.
-`benchmarks/audit.py --runs` simulates false alarms.
+`benchmarks/logs.py runs` simulates false alarms.
 """
 
 import math
