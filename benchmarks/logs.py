@@ -104,7 +104,7 @@ def runs(draws: int) -> None:
     for sizes in TASKS:
         for counts in RUNS:
             for noisy in (0.05, 0.3):
-                for shift in (0.0, 0.2, 0.6, -0.6):
+                for shift in (0.0, 0.2, 0.6, -0.6)[: None if len(sizes) > 1 else 3]:
                     shifts = [max(shift, -shift if i == 0 else 0.0) for i in range(len(sizes))]
                     false = np.zeros(2)
                     for seed in range(draws):

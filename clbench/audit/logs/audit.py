@@ -11,6 +11,7 @@ from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, check_chang
 from clbench.audit.scores import Part
 from clbench.core.errors import SettingsError, count
 from clbench.core.files import digest, user_path
+from clbench.core.options import checks_arguments
 
 NO_NOISE = (
     "Run-to-run noise is not measured: each model has one run of each task. What all items of a "
@@ -18,6 +19,7 @@ NO_NOISE = (
 )
 
 
+@checks_arguments
 def audit_logs(
     base: str,
     tuned: Sequence[str],

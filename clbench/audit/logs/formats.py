@@ -83,7 +83,9 @@ def log_format(name: str, *patterns: str) -> Callable[[Function], Function]:
 def read_entries(name: str) -> Iterator[Entry]:
     """Yield the entries of a log, or of all logs in a folder; a DataError if there are none."""
     if not (path := user_path(name, "log")).exists():
-        raise DataError(describe_missing(path, "log"))
+        raise DataError(
+            f"{name}: {describe_missing(path, 'log')}. Name a log, or a folder of logs."
+        )
     for module in pkgutil.iter_modules(importlib.import_module(__package__).__path__):
         importlib.import_module(f"{__package__}.{module.name}")
     readers = {pattern: r for r in map(FORMATS.get, FORMATS) for pattern in r.patterns}
