@@ -382,7 +382,7 @@ _SCORES = (
           "nats per token", lambda _, measures: measure_change(measures, "text_loss"), Steps.none,
           needs=(MEASURES,), higher_is_better=False, single_task=True, visibility="always",
           on_card=True),
-    Score("zero_shot_lost", "zero-shot −", "zero-shot accuracy lost on text continuations and "
+    Score("zero_shot_lost", "zero-shot lost", "zero-shot accuracy lost on text continuations and "
           "on tasks that the scenario does not train",
           lambda _, measures: measure_change(measures, "zero_shot", -1.0), Steps.of_measure,
           needs=(MEASURES,), higher_is_better=False, single_task=True, visibility="always",

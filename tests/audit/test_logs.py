@@ -232,6 +232,15 @@ def test_metrics_that_do_not_decide_are_exploratory(tmp_path: Path) -> None:
     assert "1 further metric on the page: exploratory, each judged alone." in model.notes
 
 
+def test_the_direction_of_every_metric_counts(tmp_path: Path) -> None:
+    folder = every_eval_ever(tmp_path / "log", BASE)
+    about = json.loads((folder / "ab.json").read_text())
+    about["evaluation_results"][0]["metric_config"]["lower_is_better"] = True
+    (folder / "ab.json").write_text(json.dumps(about))
+    metrics = [each.metric for each in read_logs(str(folder)).scores]
+    assert metrics == ["accuracy, sign turned", "task/time, sign turned"]
+
+
 def test_inspects_archives_are_read_if_zstandard_compresses_them(tmp_path: Path) -> None:
     plain = read_logs(str(inspect_eval(tmp_path / "plain", BASE)))
     packed = read_logs(str(inspect_eval(tmp_path / "packed", BASE, zstandard=True)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clbench.audit.logs.formats import Entry, read_entries
+from clbench.audit.logs.formats import Entry, Setup, read_entries
 from clbench.audit.scores import Floats, ItemScores, Part, keys_of
 from clbench.core.errors import DataError, count, format_value, join_names
 from clbench.core.registry import LARGEST
@@ -72,12 +72,13 @@ def read_logs(name: str, tasks: Collection[str] = ()) -> ModelLogs:
     two results or inputs in one run, or a score is not a number in its metric's range.
     """
     runs: dict[str, dict[str, dict[str, Entry]]] = {}  # by task, run and item
-    models = set()
+    setups: dict[str, set[Setup]] = {}
     for entry in read_entries(name):
-        models.add(entry.setup.model)
-        items = runs.setdefault(entry.setup.task, {}).setdefault(entry.setup.run, {})
+        setup = entry.setup
+        setups.setdefault(setup.task, set()).add(setup)
+        items = runs.setdefault(setup.task, {}).setdefault(setup.run, {})
         if (old := items.get(entry.item)) is not None:
-            twice = f"{name}: item {entry.item!r} of {entry.setup.task!r} is there twice in one run"
+            twice = f"{name}: item {entry.item!r} of {setup.task!r} is there twice in one run"
             if old.given != entry.given:
                 raise DataError(f"{twice}, with another input. Give each item an id of its own.")
             for metric in old.scores.keys() & entry.scores.keys():
@@ -86,28 +87,29 @@ def read_logs(name: str, tasks: Collection[str] = ()) -> ModelLogs:
                     raise DataError(f"{twice}, with different results: {metric} is {both}.")
             entry = entry._replace(scores={**old.scores, **entry.scores})
         items[entry.item] = entry
-    if len(models := models - {""}) > 1:
+    if len(models := {each.model for found in setups.values() for each in found} - {""}) > 1:
         names = join_names(sorted(models))
         raise DataError(f"{name}: has logs of {len(models)} models: {names}. Name those of one.")
     if missing := [task for task in tasks if task not in runs]:
         raise DataError(f"{name}: has no task {missing[0]!r}, but {join_names(runs)}.")
     notes: list[str] = []
-    scores = [
-        s for task in tasks or runs for s in _scores(name, task, [*runs[task].values()], notes)
-    ]
-    if lacking := {*(tasks or runs)} - {each.task for each in scores}:
-        raise DataError(f"{name}: {min(lacking)!r} has no scores of single items.")
+    scores: list[LoggedScores] = []
+    for task in tasks or runs:
+        scores += _scores(name, [*runs[task].values()], setups[task], notes)
+    if not scores or {*tasks} - {each.task for each in scores}:
+        raise DataError(" ".join([f"{name}: has no scores of single items.", *notes]))
     return ModelLogs(name, tuple(scores), tuple(notes))
 
 
 def _scores(
-    name: str, task: str, runs: Sequence[Mapping[str, Entry]], notes: list[str]
+    name: str, runs: Sequence[Mapping[str, Entry]], setups: Collection[Setup], notes: list[str]
 ) -> Iterator[LoggedScores]:
     """Yield the scores of a task by each metric of single items, the one that decides first."""
     entries = [entry for run in runs for entry in run.values()]
-    setups = list({id(entry.setup): entry.setup for entry in entries}.values())
-    if len(prompting := {setup.prompting for setup in setups}) > 1:
-        raise DataError(f"{name}: runs of {task!r} have {' and '.join(sorted(prompting))}.")
+    task, prompting = entries[0].setup.task, sorted({setup.prompting for setup in setups})
+    if len(prompting) > 1:
+        both = " and ".join(prompting)
+        raise DataError(f"{name}: runs of {task!r} have {both}. Name those that have the same.")
     inputs = {entry.item: entry.given for entry in entries}
     for entry in entries:
         if inputs[entry.item] != entry.given:
@@ -122,8 +124,7 @@ def _scores(
         )
     falling = {metric for setup in setups for metric in setup.falling}
     ranges = {metric: ends for setup in setups for metric, ends in setup.ranges.items()}
-    choices = max({entry.choices for entry in entries}, key=lambda k: k)
-    same = all(entry.choices == choices for entry in entries)
+    choices = {entry.choices for entry in entries}
     primary = True
     for metric in dict.fromkeys(metric for entry in entries for metric in entry.scores):
         low, high = ranges.get(metric, (0, 1) if UNIT.search(metric) else (-LARGEST, LARGEST))
@@ -137,7 +138,7 @@ def _scores(
             continue
         values = values[:, scored] * (-1.0 if metric in falling else 1.0)
         items = [item for item, kept in zip(shared, scored, strict=True) if kept]
-        guessed = choices if same and choices > 1 and GUESSED.search(metric) else None
+        guessed = max(choices) if len(choices) == 1 and GUESSED.search(metric) else None
         yield LoggedScores(
             task,
             part_of(task),
@@ -145,11 +146,11 @@ def _scores(
             keys_of(f"{item}\0{inputs[item]}" for item in items),
             metric=f"{metric}, sign turned" if metric in falling else metric,
             chance=1.0 / guessed if guessed else None,
-            choices=guessed,
+            choices=guessed or None,
             primary=primary,
             runs=values,
             inputs=inputs,
-            prompting=prompting.copy().pop(),
+            prompting=prompting[0],
             dropped=len(inputs) - len(items),
         )
         primary = False
