@@ -4,6 +4,7 @@ from . import fisher as fisher
 from . import optim as optim
 from . import search as search
 from .api import run as run
+from .audit.logs.audit import audit_logs as audit_logs
 from .core import __version__ as __version__
 from .core.errors import ClbenchError as ClbenchError
 from .methods.base import Method as Method

@@ -3,18 +3,18 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from clbench.audit import changes, items
 from clbench.audit.comparison import Comparison, Flipped, compare
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
+from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, PutBack, check_change
 from clbench.audit.scores import ItemScores, Part
-from clbench.audit.weights import TUNED, Drift, Mixer, drift, groups_of
+from clbench.audit.weights import TUNED, Mixer, drift, groups_of
 from clbench.core.errors import SettingsError, named
 from clbench.core.files import digest
 from clbench.core.user_code import own_state
@@ -30,95 +30,8 @@ UNRELATED = 0.5
 """Share of items that flip between two unrelated models of accuracy ½."""
 MOST_SHOWN = 20
 """Flipped items of each kind that are kept to be read."""
-MARGIN = 0.02
-"""Largest change that does not matter, in accuracy and in nats."""
-LEAST = 1e-6
-"""Smallest margin, and change to detect: that of one in a million items."""
-FORMAT, SCHEMA = "clbench-audit", 1
 
 Key = tuple[Part, str]
-
-
-@dataclass(frozen=True)
-class PutBack:
-    """What a tuned model regains if one group of layers gets the base model's weights back.
-
-    `features` is the change of the mean accuracy over the tasks, `language` that of the loss with
-    its sign turned: above 0 is better than the tuned model.
-    """
-
-    name: str
-    features: float
-    language: float
-
-
-@dataclass(frozen=True)
-class ModelAudit:
-    """What is known of one tuned model."""
-
-    name: str
-    comparison: Comparison
-    layers: tuple[Drift, ...]
-    put_back: tuple[PutBack, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "model": self.name,
-            **self.comparison.to_json(),
-            "layers": [
-                {"name": layer.name, "weights": layer.weights, "cka": layer.similarity}
-                for layer in self.layers
-            ],
-            "put_back": [asdict(each) for each in self.put_back],
-            "notes": list(self.notes),
-        }
-
-
-@dataclass(frozen=True)
-class Between:
-    """Two tuned models compared: the second with the first."""
-
-    first: str
-    second: str
-    comparison: Comparison
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The result of `audit`.
-
-    Attributes
-    ----------
-    settings
-        What decided the result besides the models.
-    identity
-        As `identify` returns it.
-    """
-
-    base: str
-    models: tuple[ModelAudit, ...]
-    between: tuple[Between, ...]
-    settings: dict[str, Any]
-    notes: tuple[str, ...] = ()
-    identity: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of ``audit.json``."""
-        return {
-            "format": FORMAT,
-            "schema_version": SCHEMA,
-            "identity": self.identity,
-            "base": self.base,
-            "settings": self.settings,
-            "models": [model.to_json() for model in self.models],
-            "between": [
-                {"first": pair.first, "second": pair.second, **pair.comparison.to_json()}
-                for pair in self.between
-            ],
-            "notes": list(self.notes),
-        }
 
 
 def identify(base: str, tuned: Sequence[str], seed: int = 0, **settings: object) -> str:
@@ -190,11 +103,8 @@ def audit(
     ClbenchError
         Before any long work: if a model, a task or the corpus cannot be used.
     """
-    for name, value in (("margin", margin), ("detect", detect)):
-        if value is not None and not LEAST <= value < 1.0:
-            raise SettingsError(
-                f"{named(name, value)}: must be from {LEAST:g} to below 1, such as {MARGIN}."
-            )
+    check_change("margin", margin)
+    check_change("detect", detect)
     items.check_count("rows", rows, items.FEWEST_ROWS)
     items.check_count("texts", texts, items.FEWEST_TEXTS)
     items.check_count("seed", seed)

@@ -203,6 +203,7 @@ def compare(
     unchanged: Collection[Part] = (),
     identical: bool = False,
     flipped: Flippers = lambda measure: (),
+    sampled: Callable[[ItemScores, Paired], Sample] | None = None,
 ) -> Comparison:
     """Return the changes of all measures that both models have, judged as one family.
 
@@ -216,7 +217,10 @@ def compare(
         Whether all weights are the same.
     flipped
         Returns items to show of a measure whose items are right or wrong.
+    sampled
+        Returns the change to judge; by default `sample`.
     """
+    sampled = sampled or sample
     after = {each.what: each for each in tuned}
     shared = [each for each in base if each.what in after]
     pairs = {each.what: Paired.of(each, after[each.what]) for each in shared}
@@ -224,7 +228,7 @@ def compare(
     def judged(primary: bool) -> tuple[MeasureChange, ...]:
         chosen = {each.what: each for each in shared if each.primary == primary}
         samples = {
-            what: UNCHANGED if each.part in unchanged else sample(pairs[what])
+            what: UNCHANGED if each.part in unchanged else sampled(each, pairs[what])
             for what, each in chosen.items()
         }
         families = [samples] if primary else [{what: each} for what, each in samples.items()]
@@ -237,8 +241,9 @@ def compare(
     return Comparison(judged(primary=True), identical, judged(primary=False))
 
 
-def sample(paired: Paired) -> Sample:
+def sample(measure: ItemScores, paired: Paired) -> Sample:
     """Return the change of paired scores to judge: flips if items are right or wrong."""
     if paired.is_binary:
         return Flips.of(paired.base == 1, paired.tuned == 1).sample()
-    return mean_change(paired.base, paired.tuned)
+    largest = None if measure.part == LANGUAGE else paired.largest
+    return mean_change(paired.base, paired.tuned, largest)

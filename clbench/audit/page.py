@@ -6,23 +6,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from clbench.audit.audit import FORMAT, Audit, ModelAudit
 from clbench.audit.changes import Change
 from clbench.audit.comparison import MeasureChange
-from clbench.audit.mend import SWEEP_ROWS, Mended
-from clbench.audit.models import AuditedModel, digest_of, load_base
-from clbench.audit.weights import BASE, TUNED
+from clbench.audit.result import FORMAT, Audit, ModelAudit
 from clbench.core import __version__, files
 from clbench.core.errors import RunFolderError, named, printable
 from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures import style
-from clbench.models.checkpoint import quiet
 from clbench.report.drawing import FORMATS, draw_all
 from clbench.report.files import render, write_figure
+
+if TYPE_CHECKING:  # these need torch, which audits of logs do without
+    from clbench.audit.mend import Mended
+    from clbench.audit.models import AuditedModel
 
 FILE = "audit.json"
 
@@ -58,10 +59,9 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
     """Write an audit into a folder, and return the path of its page; errors as `check_folder`."""
     check_folder(out, audit.identity)
     write_atomically(out / FILE, json.dumps(audit.to_json(), indent=1) + "\n")
-    drawn = [
-        ("changes", "What changed", partial(draw_changes, audit)),
-        ("layers", "Where it moved", partial(draw_layers, audit)),
-    ]
+    drawn = [("changes", "What changed", partial(draw_changes, audit))]
+    if audit.models[0].layers:
+        drawn.append(("layers", "Where it moved", partial(draw_layers, audit)))
     page = render(
         "audit.html",
         audit=audit,
@@ -76,12 +76,16 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
     return path
 
 
-def write_mended(mended: Mended, model: AuditedModel, out: Path) -> None:
+def write_mended(mended: "Mended", model: "AuditedModel", out: Path) -> None:
     """Write ``mend.json`` and the front into a folder; and the model, if it beats the tuned one.
 
     The model is written as safetensors with its tokenizer and a card that says how it was made, and
     read again. Raises a RunFolderError if something cannot be written.
     """
+    from clbench.audit.models import digest_of, load_base
+    from clbench.audit.weights import TUNED
+    from clbench.models.checkpoint import quiet
+
     write_atomically(out / "mend.json", json.dumps(mended.to_json(), indent=1) + "\n")
     write_atomically(out / "front.png", partial(style.save_png, draw_front(mended)))
     if mended.chosen == TUNED:
@@ -97,8 +101,10 @@ def write_mended(mended: Mended, model: AuditedModel, out: Path) -> None:
             raise OSError("the weights that were read again are others")
 
 
-def card(mended: Mended) -> str:
+def card(mended: "Mended") -> str:
     """Return the card of a mended model, in Markdown."""
+    from clbench.audit.mend import SWEEP_ROWS
+
     how, rows = "as asked for", ""
     if mended.settings.get("alpha") is None:
         how = (
@@ -147,9 +153,10 @@ def headline(model: ModelAudit, base: str) -> str:
 
 def explanation(audit: Audit) -> list[str]:
     """Return sentences on what the numbers and words mean, and how sure they are."""
+    loss = any(model.comparison.language for model in audit.models)
     return [
-        "Below 0 is worse: differences are tuned minus base in accuracy, and base minus tuned in "
-        "loss (nats per token).",
+        "Below 0 is worse: differences are tuned minus base in accuracy"
+        + (", and base minus tuned in loss (nats per token)." if loss else " or score."),
         f"kept: the interval lies within ±{audit.settings['margin']:g}. forgot or gained: it does "
         "not, and excludes 0. unclear: neither.",
         "All intervals of a model hold jointly at 95 % or more, so the risk of even one false "
@@ -174,29 +181,34 @@ def draw_changes(audit: Audit) -> Figure:
         dict.fromkeys(_label(task) for each in audit.models for task in each.comparison.tasks)
     )
     height = 1.1 + ROW * max(2, len(names)) * (0.6 + 0.4 * len(audit.models))
-    figure, (left, right) = style.panels(2, width=4.2, height=height, columns=2)
+    loss = any(model.comparison.language for model in audit.models)
+    panels = 1 + loss
+    figure, (left, *rest) = style.panels(panels, width=8.4 / panels, height=height, columns=panels)
     places = {name: len(names) - 1 - i for i, name in enumerate(names)}
     for number, model in enumerate(audit.models):
         look = looks[model.name]
         shift = 0.5 * ((number + 0.5) / len(audit.models) - 0.5)
         for task in model.comparison.tasks:
             _draw(left, task.change, places[_label(task)] - shift, look)
-        if model.comparison.language is not None:
-            _draw(right, model.comparison.language.change, -shift, look)
+        if rest and model.comparison.language is not None:
+            _draw(rest[0], model.comparison.language.change, -shift, look)
     margin = audit.settings["margin"]
-    for axes, ticks in ((left, {places[n]: n for n in names}), (right, {0: "language"})):
+    rows = [{places[n]: n for n in names}, {0: "language"}]
+    for axes, ticks in zip((left, *rest), rows, strict=False):
         axes.axvspan(-margin, margin, color=style.LIGHT, lw=0, alpha=0.6)
         axes.axvline(0, color=style.GREY, lw=0.8)
         axes.set_yticks(list(ticks), list(ticks.values()))
         axes.set_ylim(min(ticks) - 0.6, max(ticks) + 0.6)
-    left.set_xlabel("change in accuracy")
-    right.set_xlabel("change in nats of loss, sign turned")
+    left.set_xlabel("change in accuracy" if rest else "change in score")
+    for axes in rest:
+        axes.set_xlabel("change in nats of loss, sign turned")
     style.legend(figure, looks)
     return style.captioned(
         figure,
-        f"Change from {audit.base}, by probes of the features where no part is named; left of 0 is "
-        "worse. All intervals of a model hold jointly at 95 %. Filled marks: a loss or gain is "
-        f"shown. Changes inside the grey band, ±{margin:g}, do not matter.",
+        f"Change from {audit.base}"
+        + (", by probes of the features where no part is named" if rest else "")
+        + "; left of 0 is worse. All intervals of a model hold jointly at 95 %. Filled marks: a "
+        f"loss or gain is shown. Changes inside the grey band, ±{margin:g}, do not matter.",
     )
 
 
@@ -253,8 +265,10 @@ def draw_layers(audit: Audit) -> Figure:
     return style.captioned(figure, caption)
 
 
-def draw_front(mended: Mended) -> Figure:
+def draw_front(mended: "Mended") -> Figure:
     """Draw what each mixture keeps against what it has learned, with the front and the choice."""
+    from clbench.audit.weights import BASE, TUNED
+
     figure, (axes,) = style.panels(1, width=5.0, height=4.0)
     plain = [p for p in mended.points if not p.mixture.groups]
     one, two, three, *_ = style.PALETTE

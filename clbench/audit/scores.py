@@ -108,6 +108,14 @@ class Paired:
         """Whether every score is 0 or 1."""
         return all(bool(np.isin(scores, (0.0, 1.0)).all()) for scores in (self.base, self.tuned))
 
+    @property
+    def largest(self) -> float:
+        """Largest difference of an item: 1 for scores from 0 to 1, else the largest one seen."""
+        both = np.concatenate([self.base, self.tuned])
+        if both.min() >= 0.0 and both.max() <= 1.0:
+            return 1.0
+        return float(np.abs(self.tuned - self.base).max())
+
 
 def keys_of(inputs: Iterable[str]) -> tuple[str, ...]:
     """Return a digest of each item's input, 16 hexadecimal digits; equal ones are numbered."""

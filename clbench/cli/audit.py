@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from clbench.audit.scores import PARTS
 from clbench.cli.arguments import Only, argument, command
 from clbench.cli.console import duration, note, say, show_rows, working
 from clbench.core.errors import SettingsError, join_names, printable
@@ -15,10 +16,9 @@ from clbench.suite.options import RunOptions
 from clbench.suite.plugins import load_plugins
 
 if TYPE_CHECKING:
-    from clbench.audit.audit import Audit
     from clbench.audit.comparison import Comparison
+    from clbench.audit.result import Audit
 
-PARTS = ("language", "features", "behaviour")
 EMPTY = 3
 """Exit code of a gate that has nothing to check."""
 
@@ -54,14 +54,21 @@ def audit(
     detect: Annotated[
         float | None, Option("Say first whether the rows suffice to show a change of X.", "X")
     ] = None,
+    logs: Annotated[
+        bool,
+        Option(
+            "BASE and TUNED are folders or files of logs: of lm-eval, lighteval, inspect or Every "
+            "Eval Ever, or tables. No model is loaded."
+        ),
+    ] = False,
     localise: Annotated[
         bool, Option("Restore one layer at a time to find where the loss arises; slower.")
     ] = False,
     fail_if: Annotated[
         Sequence[str],
         Option(
-            "Exit with code 1 if a change in language, features or behaviour is below X and its "
-            "interval below 0, such as features:-0.02.",
+            "Exit with code 1 if a change in PART, such as behaviour, features, language or "
+            "knowledge, is below X and its interval below 0: features:-0.02.",
             "PART:X",
         ),
     ] = (),
@@ -84,25 +91,37 @@ def audit(
 
       clbench audit bert-base-uncased my-tuned-model
       clbench audit DIR/base DIR/tuned --tasks mine.toml --require features:kept
+      clbench audit --logs lm-eval/base lm-eval/tuned --fail-if arithmetic:-0.02
     """
-    # These import torch, for which --help should not wait.
-    from clbench.audit import audit as auditing
     from clbench.audit import page as pages
-    from clbench.audit.items import DEFAULT_TASKS
 
     gates = [*map(parse_condition, fail_if or ()), *map(parse_requirement, require or ())]
     load_plugins(options.plugins)
-    chosen = tuple(tasks or DEFAULT_TASKS)
-    settings: Any = dict(  # noqa: C408
-        tasks=chosen, data=options.data, corpus=corpus, rows=rows, texts=texts, margin=margin
-    )
-    identity = auditing.identify(base, tuned, **settings)
+    start = time.monotonic()
+    if logs:
+        if localise or detect is not None:
+            raise SettingsError("--localise and --detect need models. Leave them out with --logs.")
+        from clbench.audit.logs.audit import audit_logs
+
+        with working("reading logs") as tell:
+            audited = audit_logs(base, tuned, tasks=tasks or (), margin=margin, tell=tell)
+        identity = audited.identity
+    else:  # these import torch, for which --help and logs should not wait
+        from clbench.audit import audit as auditing
+        from clbench.audit.items import DEFAULT_TASKS
+
+        chosen = tuple(tasks or DEFAULT_TASKS)
+        settings: Any = dict(  # noqa: C408
+            tasks=chosen, data=options.data, corpus=corpus, rows=rows, texts=texts, margin=margin
+        )
+        identity = auditing.identify(base, tuned, **settings)
     out = out or pages.default_folder(base, tuned, identity)
     pages.check_folder(out, identity)
-    start = time.monotonic()
-    with locked(out, marker=out / pages.FILE), working("loading models") as tell:
-        settings |= {"localise": localise, "detect": detect, "device": options.device}
-        audited = auditing.audit(base, tuned, **settings, tell=tell, note=note)
+    with locked(out, marker=out / pages.FILE), working("writing the page") as tell:
+        if not logs:
+            tell("loading models")
+            settings |= {"localise": localise, "detect": detect, "device": options.device}
+            audited = auditing.audit(base, tuned, **settings, tell=tell, note=note)
         tell("writing the page")
         page = pages.write_audit(audited, out)
     say(*map(printable, audited.notes))

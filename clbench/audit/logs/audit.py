@@ -1,0 +1,111 @@
+"""Audit tuned models against their base by what other harnesses have logged of both."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+
+from clbench.audit.comparison import Comparison, compare, sample
+from clbench.audit.logs.noise import Pair, RunNoise
+from clbench.audit.logs.scores import ModelLogs, check_same, read_logs
+from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, check_change
+from clbench.audit.scores import Part
+from clbench.core.errors import SettingsError, count
+from clbench.core.files import digest, user_path
+from clbench.core.options import checks_arguments
+
+NO_NOISE = (
+    "Run-to-run noise is not measured: each model has one run of each task. What all items of a "
+    "run share would look like a change."
+)
+
+
+@checks_arguments
+def audit_logs(
+    base: str,
+    tuned: Sequence[str],
+    *,
+    tasks: Sequence[str] = (),
+    margin: float = MARGIN,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Audit:
+    """Return what tuned models lost of their base model, by logs of both; no model is loaded.
+
+    Parameters
+    ----------
+    base, tuned
+        Folders or files with the logs of one model each, in any of `FORMATS`. Several runs of a
+        task give its noise.
+    tasks
+        Tasks to compare; by default all, which all models must have.
+    margin
+        Largest change of a score that does not matter.
+    tell
+        Called with a line on what is being done.
+
+    Raises
+    ------
+    ClbenchError
+        If logs are missing or damaged, or do not have the same tasks, metrics, shots and prompts.
+    """
+    check_change("margin", margin)
+    if not tuned:
+        raise SettingsError("there is no tuned model to audit. Name the logs of at least one.")
+    if len({user_path(name, "log").resolve() for name in tuned}) < len(tuned):
+        raise SettingsError("logs of a tuned model are given twice. Name them once.")
+    models = []
+    for name in (base, *tuned):
+        tell(f"reading {name}")
+        models.append(read_logs(name, tasks))
+    tell("comparing")
+    first, *others = models
+    audits = []
+    for logs in others:
+        comparison, notes = _compare(first, logs, margin)
+        audits.append(ModelAudit(logs.name, comparison, notes=(*logs.notes, *notes)))
+    scores = [
+        [each.what, digest(" ".join(each.keys)), digest(each.runs.tobytes())]
+        for logs in models
+        for each in logs.scores
+    ]
+    return Audit(
+        base,
+        tuple(audits),
+        tuple(
+            Between(one.name, two.name, _compare(one, two, margin)[0])
+            for one, two in combinations(others, 2)
+        ),
+        {"source": "logs", "tasks": [s.task for s in first.scores if s.primary], "margin": margin},
+        first.notes,
+        digest(json.dumps([base, *tuned, scores, margin])),
+    )
+
+
+def _compare(base: ModelLogs, tuned: ModelLogs, margin: float) -> tuple[Comparison, list[str]]:
+    """Return the changes between two models, and what a reader should know of them."""
+    check_same(base, tuned)
+    after = {each.what: each for each in tuned.scores}
+    pairs = {each.what: (each, after[each.what]) for each in base.scores if each.what in after}
+    noise = RunNoise.of([pair for pair in pairs.values() if pair[0].primary])
+    comparison = compare(
+        base.scores,
+        tuned.scores,
+        margin,
+        sampled=lambda measure, paired: noise.add(sample(measure, paired), pairs[measure.what]),
+    )
+    return comparison, list(_notes(comparison, pairs, noise))
+
+
+def _notes(
+    comparison: Comparison, pairs: Mapping[tuple[str, Part, str], Pair], noise: RunNoise
+) -> Iterator[str]:
+    for each in comparison.changes:
+        pair = pairs[each.measure.what]
+        if left_out := each.paired.unpaired + sum(logs.dropped for logs in pair):
+            which = "that only one model has, or without a score in every run"
+            yield f"{each.task}: {count(left_out, 'item')} {which}, left out."
+        if line := noise.note(pair):
+            yield line
+    if all(len(logs.runs) == 1 for pair in pairs.values() for logs in pair):
+        yield NO_NOISE
+    if more := len(comparison.exploratory):
+        yield f"{count(more, 'further metric')} on the page: exploratory, each judged alone."

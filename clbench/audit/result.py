@@ -1,0 +1,106 @@
+"""The result of an audit, wherever its scores come from; it needs no torch."""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from clbench.audit.comparison import Comparison
+from clbench.core.errors import SettingsError, named
+
+if TYPE_CHECKING:
+    from clbench.audit.weights import Drift
+
+MARGIN = 0.02
+"""Largest change that does not matter, in accuracy and in nats."""
+LEAST = 1e-6
+"""Smallest margin, and change to detect: that of one in a million items."""
+FORMAT, SCHEMA = "clbench-audit", 1
+
+
+@dataclass(frozen=True)
+class PutBack:
+    """What a tuned model regains if one group of layers gets the base model's weights back.
+
+    `features` is the change of the mean accuracy over the tasks, `language` that of the loss with
+    its sign turned: above 0 is better than the tuned model.
+    """
+
+    name: str
+    features: float
+    language: float
+
+
+@dataclass(frozen=True)
+class ModelAudit:
+    """What is known of one tuned model."""
+
+    name: str
+    comparison: Comparison
+    layers: tuple["Drift", ...] = ()
+    put_back: tuple[PutBack, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "model": self.name,
+            **self.comparison.to_json(),
+            "layers": [
+                {"name": layer.name, "weights": layer.weights, "cka": layer.similarity}
+                for layer in self.layers
+            ],
+            "put_back": [asdict(each) for each in self.put_back],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Between:
+    """Two tuned models compared: the second with the first."""
+
+    first: str
+    second: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The result of `audit`.
+
+    Attributes
+    ----------
+    settings
+        What decided the result besides the models.
+    identity
+        As `identify` returns it.
+    """
+
+    base: str
+    models: tuple[ModelAudit, ...]
+    between: tuple[Between, ...]
+    settings: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    identity: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of ``audit.json``."""
+        return {
+            "format": FORMAT,
+            "schema_version": SCHEMA,
+            "identity": self.identity,
+            "base": self.base,
+            "settings": self.settings,
+            "models": [model.to_json() for model in self.models],
+            "between": [
+                {"first": pair.first, "second": pair.second, **pair.comparison.to_json()}
+                for pair in self.between
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def check_change(name: str, value: float | None) -> None:
+    """Raise a SettingsError unless an option is None or a change of scores that can be judged."""
+    if value is not None and not LEAST <= value < 1.0:
+        raise SettingsError(
+            f"{named(name, value)}: must be from {LEAST:g} to below 1, such as {MARGIN}."
+        )
