@@ -41,7 +41,7 @@ TASKS = ((500,), (500,) * 5, (200, 1000, 200, 1000, 200))
 
 
 def differences(n: int, rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray, float]]:
-    """Yield kinds of differences of scores from 0 to 1 (the first two: of any), and their means."""
+    """Yield kinds of differences, and their means; the first two are of scores without a range."""
     yield "exponential", 0.2 * rng.exponential(size=n), 0.2
     yield "lognormal", 0.1 * rng.lognormal(size=n), 0.1 * np.exp(0.5)
     part, other, kind = rng.beta(2, 2, n), rng.beta(2, 2, n), rng.random(n)
@@ -60,7 +60,7 @@ def skew(draws: int) -> None:
         found: dict[tuple[str, float], list[np.ndarray]] = {}
         for _ in range(draws):
             for kind, drawn, mean in differences(n, rng):
-                largest = 1.0 if drawn.max() <= 1.0 else float(np.abs(drawn).max())
+                largest = 1.0 if "gain" in kind else float(np.abs(drawn).max())
                 samples = [mean_change(np.zeros(n), drawn, most) for most in (None, largest)]
                 for level in LEVELS:
                     ends = np.array([sample.interval(level) for sample in samples])

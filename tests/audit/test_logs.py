@@ -326,12 +326,11 @@ def test_runs_give_a_floor_that_widens_the_interval(tmp_path: Path) -> None:
     (change,) = model.comparison.changes
     pair = tuple(read_logs(name).scores[0] for name in (base, tuned))
     noise = RunNoise.of([pair])  # type: ignore[list-item]
-    # Four of 50 items flip: w = 4 · ½ / 50 = .04; the means are .6 and .52: S² = .0032, φ = 4.
-    assert (noise.freedom, noise.dispersion) == (1, pytest.approx(4.0))
-    # t₁(.975) √(4 · .04 / 50 · (1/2 + 1))
+    # Four of 50 items flip: w = 4 · ½ / 50 = .04; the means are .6 and .52: S² = .0032.
+    assert (noise.freedom, noise.shift) == (1, pytest.approx(0.0032 / 0.04**2))
     floor = noise.floor(pair)  # type: ignore[arg-type]
     assert floor is not None
-    assert floor(0.95) == pytest.approx(12.7062 * np.sqrt(4 * 0.04 / 50 * 1.5), rel=1e-4)
+    assert floor(0.95) == pytest.approx(12.7062 * np.sqrt(0.0032 * 1.5), rel=1e-4)
     items = mean_change(change.paired.base, change.paired.tuned, 1.0)
     low, high = items.interval(0.95)
     middle = items.difference

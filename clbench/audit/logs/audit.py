@@ -61,7 +61,7 @@ def audit_logs(
     audits = []
     for logs in others:
         comparison, notes = _compare(first, logs, margin)
-        audits.append(ModelAudit(logs.name, comparison, notes=(*logs.notes, *notes)))
+        audits.append(ModelAudit(logs.name, comparison, notes=tuple(notes)))
     scores = [
         [each.what, digest(" ".join(each.keys)), digest(each.runs.tobytes())]
         for logs in models
@@ -75,7 +75,7 @@ def audit_logs(
             for one, two in combinations(others, 2)
         ),
         {"source": "logs", "tasks": [s.task for s in first.scores if s.primary], "margin": margin},
-        first.notes,
+        tuple(dict.fromkeys(note for logs in models for note in logs.notes)),
         digest(json.dumps([base, *tuned, scores, margin])),
     )
 

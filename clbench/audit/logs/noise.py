@@ -1,9 +1,12 @@
 """How much a model differs from itself, run to run, and what that adds to a change.
 
-docs/audit.md derives it: the variance of a run's mean is φ w / n, where w is that of an item
-between runs, and φ, which is 1 if items flip independently, is estimated like the dispersion of a
-quasi-likelihood (McCullagh & Nelder 1989, section 4.5) from the means of the runs.
-`benchmarks/logs.py runs` simulates false alarms.
+Items that flip independently from run to run give a run's mean the variance w / n, if w is an
+item's variance between runs, averaged over n items; paired differences show that. They do not show
+what all items of a run share. A shift of their log-odds (of the natural parameter of an exponential
+family: McCullagh & Nelder 1989, section 2.2.2) with the variance σ² moves the mean by w for each
+unit, so it adds σ² w². It is estimated by the variances S² of the runs' means, with ν, the number
+of runs less one, as degrees of freedom, of all models and tasks: σ² = Σ ν S² / Σ ν w². The variance
+of a mean is the largest of w / n, σ² w², and S² itself. `benchmarks/logs.py runs` simulates alarms.
 """
 
 import math
@@ -22,31 +25,37 @@ Pair = tuple[LoggedScores, LoggedScores]
 
 @dataclass(frozen=True)
 class RunNoise:
-    """The noise of two models' runs: degrees of freedom, φ, and the tests of the family."""
+    """The noise of two models' runs: degrees of freedom ν, σ², and the tests of the family."""
 
     freedom: int
-    dispersion: float
+    shift: float
     tests: int
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> Self:
         """Return the noise, pooled over models and the measures by which they are judged."""
-        found = [(freedom, own) for freedom, own, _ in map(_spread, pairs) if own]
-        freedom = sum(each for each, _ in found)
-        return cls(freedom, sum(each * own for each, own in found) / max(freedom, 1), len(pairs))
+        found = [spread for spread in map(_spread, pairs) if spread[1]]
+        between = sum(freedom * between for freedom, _, between in found)
+        squares = sum(freedom * within**2 for freedom, within, _ in found)
+        return cls(sum(spread[0] for spread in found), between / (squares or 1.0), len(pairs))
+
+    def variance(self, pair: Pair) -> float:
+        """Return the variance of the difference between the means of two models' runs."""
+        _, within, between = _spread(pair)
+        n = sum(each.runs.shape[1] for each in pair) / 2
+        largest = max(within / n, between, self.shift * within**2)
+        return largest * sum(1 / len(each.runs) for each in pair)
 
     def floor(self, pair: Pair) -> Callable[[float], float] | None:
         """Return the half width at a level of a model's difference from itself, if it has one."""
-        _, own, variance = _spread(pair)
-        if not self.freedom or not own:
+        if not self.freedom or not (variance := self.variance(pair)):
             return None
-        error = math.sqrt(max(1.0, self.dispersion, own) * variance)
-        return lambda level: error * float(stdtrit(self.freedom, (1.0 + level) / 2))
+        return lambda level: math.sqrt(variance) * float(stdtrit(self.freedom, (1 + level) / 2))
 
     def add(self, sample: Sample, pair: Pair) -> Sample:
         """Return a change with the noise of its runs."""
         floor, n = self.floor(pair), pair[0].runs.shape[1]
-        return sample if floor is None else widened(sample, floor, _spread(pair)[2] * n)
+        return sample if floor is None else widened(sample, floor, self.variance(pair) * n)
 
     def note(self, pair: Pair) -> str:
         """Return the floor of a task in words; empty if each model has one run."""
@@ -59,11 +68,8 @@ class RunNoise:
 
 
 def _spread(pair: Pair) -> tuple[int, float, float]:
-    """Return degrees of freedom, φ, and the variance of the difference if φ is 1, or zeros."""
+    """Return ν, w and S² of a task, the latter two 0 without repeated runs."""
     freedom = sum(len(each.runs) - 1 for each in pair)
     within = sum(len(each.runs) * float(each.runs.var(axis=0).mean()) for each in pair)
-    if not within:
-        return freedom, 0.0, 0.0
-    between = sum(each.runs.size * float(each.runs.mean(axis=1).var()) for each in pair)
-    variance = sum(within / freedom / each.runs.size for each in pair)
-    return freedom, between / within, variance
+    between = sum(len(each.runs) * float(each.runs.mean(axis=1).var()) for each in pair)
+    return freedom, within / max(freedom, 1), between / max(freedom, 1)
