@@ -44,7 +44,7 @@ class RunNoise:
         _, within, between = _spread(pair)
         n = sum(each.runs.shape[1] for each in pair) / 2
         largest = max(within / n, between, self.shift * within**2)
-        return largest * sum(1 / len(each.runs) for each in pair)
+        return float(largest * sum(1 / len(each.runs) for each in pair))
 
     def floor(self, pair: Pair) -> Callable[[float], float] | None:
         """Return the half width at a level of a model's difference from itself, if it has one."""
