@@ -263,7 +263,7 @@ class Auditor:
             if own.task in by_name:
                 return tuple(_flipped(by_name[own.task], before, after, (own.part, own.task)))
             for asked, one, two in zip(self.asked, before.answers, after.answers, strict=False):
-                if asked.task.name == own.task:
+                if asked.task.name == own.task and own.primary and asked.wordings == 1:
                     return tuple(ability.flipped(asked, one, two, MOST_SHOWN))
             return ()
 

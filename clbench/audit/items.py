@@ -169,8 +169,9 @@ def default_tasks(base: str, data: str | Path | None = None) -> tuple[str, ...]:
     That is ``general`` for decoders with a language-model head, else `REAL_TASKS`, as far as they
     are in `data` or on the hub; and `DEFAULT_TASKS` if none of them is.
     """
-    folder = None if data is None else Path(data)
-    kind = str((checkpoint.load_config(base).architectures or [""])[0])
+    folder, kind = None if data is None else Path(data), ""
+    with suppress(ModelError):  # said where the model is loaded
+        kind = str((checkpoint.load_config(base).architectures or [""])[0])
     if kind.endswith(("ForCausalLM", "LMHeadModel")):
         return ("general",) if at_hand(folder) else DEFAULT_TASKS
     found: list[str] = []

@@ -258,6 +258,15 @@ def test_an_audit_on_general_tasks(damaged: str, hub: Path, tmp_path: Path) -> N
     assert "no tokenizer" in one.notes[0]
 
 
+def test_an_audit_in_several_wordings(damaged: str, hub: Path, tmp_path: Path) -> None:
+    options: Any = {"tasks": ["copa"], "data": hub, "questions": 25, "texts": 40, "rephrase": 2}
+    found = audit("tiny-gpt", [damaged], **options)
+    copa = next(each for each in found.models[0].comparison.changes if each.task == "copa")
+    assert {*copa.paired.base} <= {0.0, 0.5, 1.0}
+    assert "copa, in 2 wordings" in found.notes[0]
+    assert "copa, in 2 wordings" in write_audit(found, tmp_path).read_text()
+
+
 def test_the_same_model_keeps_all(hub: Path) -> None:
     options: Any = {"tasks": ["reading"], "data": hub, "questions": 20, "texts": 40}
     (one,) = audit("tiny-gpt", ["tiny-gpt"], **options).models
