@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from clbench.audit import changes, items
+from clbench.audit import ability, changes, items
 from clbench.audit.comparison import Comparison, Flipped, compare
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
 from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, PutBack, check_change
 from clbench.audit.scores import ItemScores, Part
 from clbench.audit.weights import TUNED, Mixer, drift, groups_of
-from clbench.core.errors import SettingsError, named
+from clbench.core.errors import ModelError, SettingsError, join_names, named
 from clbench.core.files import digest
 from clbench.core.user_code import own_state
 from clbench.results.statistics import ALPHA, POWER
@@ -56,10 +57,12 @@ def audit(
     base: str,
     tuned: Sequence[str],
     *,
-    tasks: Sequence[str] = items.DEFAULT_TASKS,
+    tasks: Sequence[str] = (),
     data: str | Path | None = None,
     corpus: str = "built-in",
     rows: int = 500,
+    questions: int | None = None,
+    rephrase: int = 1,
     texts: int = TEXTS,
     margin: float = MARGIN,
     detect: float | None = None,
@@ -76,13 +79,19 @@ def audit(
     base, tuned
         Built-in models, folders, or names on the hub; tuned ones may be PEFT adapters in folders.
     tasks
-        Tasks to probe: names, or suite files for all of their own tasks.
+        Tasks to probe: names, or suite files for all of their own tasks; and general tasks of
+        language models, as `clbench.audit.ability.chosen` names them. By default those of
+        `clbench.audit.items.default_tasks`.
     data
         Folder with copies of hub repositories, such as ``data/glue``.
     corpus
         ``built-in``, ``wiki40b/en``, or a file with one text per line, of which a tenth is read.
     rows, texts
         Most rows of each task, and held-out texts of the language loss.
+    questions
+        Most questions of each general task; by default 100, or 50 where answers are written.
+    rephrase
+        In how many wordings each general question is asked.
     margin
         Largest change that does not matter, in accuracy and in nats.
     detect
@@ -108,19 +117,34 @@ def audit(
     items.check_count("rows", rows, items.FEWEST_ROWS)
     items.check_count("texts", texts, items.FEWEST_TEXTS)
     items.check_count("seed", seed)
-    settings = {"rows": rows, "texts": texts, "margin": margin}
-    key = identify(base, tuned, seed, tasks=tuple(tasks), data=data, corpus=corpus, **settings)
+    tasks = tuple(tasks) or items.default_tasks(base, data)
+    general, others = ability.chosen(tasks)
+    settings: dict[str, Any] = {"rows": rows, "texts": texts, "margin": margin}
+    if questions is not None or rephrase != 1:
+        settings |= {"questions": questions, "rephrase": rephrase}
+    key = identify(base, tuned, seed, tasks=tasks, data=data, corpus=corpus, **settings)
     where = resolve_device(device)
     corpus = resolve_corpus(corpus, Path.cwd(), named("corpus"))
-    probed = items.load_items(tasks, data=data, rows=rows, seed=seed)
+    probed = items.load_items(others, data=data, rows=rows, seed=seed)
     tell("loading models")
     first = load_base(base)
+    if general and not first.answers:
+        raise ModelError(
+            f"model {base!r}: {join_names(general)} need a decoder with a language-model head. "
+            f"Name classification tasks in {named('tasks')}."
+        )
+    asked, missing = ability.load(
+        tasks, base=base, data=data, count=questions, seed=seed, wordings=rephrase
+    )
     models = [load_tuned(name, first) for name in tuned]
     tell("preparing texts")
     loss = items.LanguageLoss(first, corpus, texts, seed, where)
-    auditor = Auditor(first, probed, loss, where, margin, tuple(tasks) != items.DEFAULT_TASKS, tell)
+    generic = tasks != items.DEFAULT_TASKS
+    auditor = Auditor(first, probed, loss, where, margin, generic, tell, asked)
     if detect is not None:
         note(auditor.plan(detect))
+    elif asked:
+        note(ability.plan(asked))
     compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
     before, *afters = [auditor.look(model) for model in (first, *models)]
     audits = []
@@ -139,16 +163,21 @@ def audit(
         tuple(audits),
         tuple(Between(one.name, two.name, auditor.compare(*pair)) for (one, two), pair in pairs),
         {
-            "tasks": [each.name for each in probed],
+            "tasks": [*(each.name for each in probed), *(each.task.name for each in asked)],
             "corpus": corpus_name(corpus),
             **settings,
             "seed": seed,
         },
-        tuple(
-            f"{each.name}: {each.training} of the {len(each.rows)} rows are from its training set; "
-            "a model tuned on them looks better than it is."
-            for each in probed
-            if each.training
+        (
+            *([] if generic else [items.BUILT_IN]),
+            *missing,
+            *(each.description for each in before.scores[1:] if each.description),
+            *(
+                f"{each.name}: {each.training} of the {len(each.rows)} rows are from its training "
+                "set; a model tuned on them looks better than it is."
+                for each in probed
+                if each.training
+            ),
         ),
         key,
     )
@@ -162,6 +191,7 @@ class Observation:
     predictions: dict[Key, items.Ints]
     weights: dict[Part, str]  # what decides each part: their digest, and the configuration
     head: HeadKind | None
+    answers: Sequence[ability.Answers] = ()
 
     def mean(self, part: Part, task: str = "") -> float:
         """Return the mean score of a part, or of one task of it."""
@@ -181,17 +211,20 @@ class Auditor:
     generic: bool
     """Whether a head without names of classes has those of a task of as many."""
     tell: Callable[[str], None]
+    asked: Sequence[ability.Asked] = ()
 
     def plan(self, change: float) -> str:
         """Return whether the rows show a change of accuracy; that depends on how many flip."""
         own = [items.has_head_for(self.base, each, generic=self.generic) for each in self.tasks]
-        fewest = min(self.tasks, key=lambda each: len(each.rows))
-        needed = changes.items_needed(1.0, change, ALPHA / (1 + len(own) + sum(own)))
-        share, words = len(fewest.rows) / needed, "are too few"
+        sizes = {each.name: len(each.rows) for each in self.tasks}
+        sizes |= {each.task.name: len(each.questions) for each in self.asked}
+        fewest, count = min(sizes.items(), key=lambda each: each[1], default=("no task", 0))
+        needed = changes.items_needed(1.0, change, ALPHA / (1 + len(sizes) + sum(own)))
+        share, words = count / needed, "are too few"
         if share > change:  # as at least that share flips
             words = f"suffice if at most {100 * min(share, 1.0):.0f} % of them flip"
         return (
-            f"{named('detect', change)}: {len(fewest.rows)} rows of {fewest.name} {words} "
+            f"{named('detect', change)}: {count} rows of {fewest} {words} "
             f"({100 * POWER:.0f} % power); {math.ceil(UNRELATED * needed):,} suffice in any case."
         )
 
@@ -207,34 +240,49 @@ class Auditor:
                     predicted = items.predict(model, each, part, self.device)
                     predictions[part, each.name] = predicted
                     scores.append(items.scores(each, part, predicted))
+        answers = []
+        for asked in self.asked if model.answers else ():
+            self.tell(f"{model.name}: {asked.task.name}")
+            answers.append(ability.answer(model, asked, self.device))
+        scores += ability.scores(self.asked[: len(answers)], answers)
         self.tell(f"{model.name}: language")
         language = self.loss.scores(model)
         weights: dict[Part, str] = {
             "features": digest_of(model.backbone) + model.computation,
             "behaviour": digest_of(model.model) + model.computation,
         }
-        return Observation((language, *scores), predictions, weights, model.head)
+        weights |= {each.part: weights["behaviour"] for each in scores if each.part != "features"}
+        return Observation((language, *scores), predictions, weights, model.head, answers)
 
     def compare(self, before: Observation, after: Observation) -> Comparison:
         """Return the changes between two models, judged as one family."""
         by_name = {each.name: each for each in self.tasks}
         same_head = before.head == after.head
+
+        def flipped(own: ItemScores) -> Sequence[Flipped]:
+            if own.task in by_name:
+                return tuple(_flipped(by_name[own.task], before, after, (own.part, own.task)))
+            for asked, one, two in zip(self.asked, before.answers, after.answers, strict=False):
+                if asked.task.name == own.task and own.primary and asked.wordings == 1:
+                    return tuple(ability.flipped(asked, one, two, MOST_SHOWN))
+            return ()
+
         return compare(
             before.scores,
             [s for s in after.scores if s.part != "behaviour" or same_head],
             self.margin,
-            unchanged=[part for part, own in before.weights.items() if own == after.weights[part]],
+            unchanged=[
+                part for part, own in before.weights.items() if own == after.weights.get(part)
+            ],
             identical=before.weights == after.weights,
-            flipped=lambda own: (
-                tuple(_flipped(by_name[own.task], before, after, (own.part, own.task)))
-                if own.task in by_name
-                else ()
-            ),
+            flipped=flipped,
         )
 
     def without_behaviour(self, model: AuditedModel, comparison: Comparison) -> Iterator[str]:
         """Yield why the own heads of base and tuned model are not compared, if they are not."""
-        if any(task.part == "behaviour" for task in comparison.tasks):
+        if self.asked and not model.answers:
+            yield f"No general tasks: {model.name} has no language-model head."
+        if not self.tasks or any(task.part == "behaviour" for task in comparison.tasks):
             return
         base = self.base
         if lacking := [each.name for each in (base, model) if each.head is None]:
@@ -258,10 +306,13 @@ class Auditor:
                     float(items.hits(model, each, "features", self.device).mean())
                     - after.mean("features", each.name)
                     for each in self.tasks
+                ] or [
+                    float(ability.answer(model, each, self.device).right.mean() - own.right.mean())
+                    for each, own in zip(self.asked, after.answers, strict=False)
                 ]
                 losses = self.loss(model)
             regained = -float(losses.mean()) - after.mean("language")
-            yield PutBack(group.name, sum(gains) / len(gains), regained)
+            yield PutBack(group.name, sum(gains) / max(1, len(gains)), regained)
 
 
 def _flipped(

@@ -69,16 +69,17 @@ class MeasureChange:
 
     @property
     def base(self) -> float:
-        """Mean score of the base model; its mean loss for language."""
+        """Mean score of the base model; its mean loss or error for language and calibration."""
         return self._mean(self.paired.base)
 
     @property
     def tuned(self) -> float:
-        """Mean score of the tuned model; its mean loss for language."""
+        """Mean score of the tuned model; its mean loss or error for language and calibration."""
         return self._mean(self.paired.tuned)
 
     def _mean(self, scores: Any) -> float:
-        return float(-scores.mean()) if self.is_loss else float(scores.mean())
+        sign = -1.0 if self.part in (LANGUAGE, "calibration") else 1.0
+        return sign * float(scores.mean())
 
     @cached_property
     def flips(self) -> Flips | None:

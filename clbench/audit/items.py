@@ -1,6 +1,7 @@
 """What models are audited on: rows of tasks, and held-out texts with their language loss."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -15,9 +16,10 @@ from clbench.core.errors import DataError, ModelError, NonFiniteLossError, Setti
 from clbench.core.seeds import numpy_stream, torch_stream
 from clbench.fisher import language, losses
 from clbench.measure.rows import embed_rows, fit_classes, map_rows
-from clbench.models import encoding, families, likelihood, prompts
+from clbench.models import checkpoint, encoding, families, likelihood, prompts
 from clbench.suite.read import read_suite
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
+from clbench.tasks.general import at_hand
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Rows, Task, stratified
 from clbench.training.device import resolve_precision
@@ -29,6 +31,13 @@ DEFAULT_TASKS = (
     "synthetic/entailment3",
 )
 """Built-in tasks that need no download: one sentence and two, meaning and grammar."""
+BUILT_IN = (
+    "These tasks are built-in sentences of generated English, as no others were named or at hand: "
+    f"they show damage, not what is lost of what people ask for. Give {named('data', 'DIR')} with "
+    "copies of real tasks, or a connection to the hub."
+)
+REAL_TASKS = ("glue/sst2", "glue/cola", "glue/mrpc", "glue/rte")
+"""What models without a language-model head are probed on where rows can be had."""
 FOLDS = 5
 FEWEST_ROWS = 50
 """Fewest rows of a task; below, hardly any loss can be shown."""
@@ -152,6 +161,27 @@ def load_items(
                 )
             items[task.name] = Items.of(task, rows + extra, seed)
     return list(items.values())
+
+
+def default_tasks(base: str, data: str | Path | None = None) -> tuple[str, ...]:
+    """Return the tasks on which to audit a model, if none are named.
+
+    That is ``general`` for decoders with a language-model head, else `REAL_TASKS`, as far as they
+    are in `data` or on the hub; and `DEFAULT_TASKS` if none of them is.
+    """
+    folder, kind = None if data is None else Path(data), ""
+    with suppress(ModelError):  # said where the model is loaded
+        kind = str((checkpoint.load_config(base).architectures or [""])[0])
+    if kind.endswith(("ForCausalLM", "LMHeadModel")):
+        return ("general",) if at_hand(folder) else DEFAULT_TASKS
+    found: list[str] = []
+    for name in REAL_TASKS:
+        with suppress(DataError):
+            load_task(name, data=folder, base=Path.cwd(), own={})
+            found.append(name)
+        if not found:
+            break  # nor are the others
+    return tuple(found) or DEFAULT_TASKS
 
 
 def length_of(model: AuditedModel) -> int:

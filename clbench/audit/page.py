@@ -156,7 +156,9 @@ def explanation(audit: Audit) -> list[str]:
     loss = any(model.comparison.language for model in audit.models)
     return [
         "Below 0 is worse: differences are tuned minus base in accuracy"
-        + (", and base minus tuned in loss (nats per token)." if loss else " or score."),
+        + (
+            ", base minus tuned in loss (nats per token) and calibration." if loss else " or score."
+        ),
         f"kept: the interval lies within ±{audit.settings['margin']:g}. forgot or gained: it does "
         "not, and excludes 0. unclear: neither.",
         "All intervals of a model hold jointly at 95 % or more, so the risk of even one false "

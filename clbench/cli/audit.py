@@ -37,15 +37,26 @@ def audit(
     tasks: Annotated[
         Sequence[str] | None,
         Option(
-            "Tasks to audit, or suite files that define tasks.",
+            "Tasks to audit, or suite files that define tasks; for decoders also general, or one "
+            "of its axes: knowledge, reasoning, arithmetic, instructions, reading, language, "
+            "format, calibration.",
             "A,B",
-            default="four built-in tasks",
+            default="general, or four tasks of GLUE; built-in ones if no data are at hand",
         ),
     ] = None,
     corpus: Annotated[
         str, Option("Text for the language loss: one text per line, or wiki40b/en.", "FILE|NAME")
     ] = "built-in",
     rows: Annotated[int, Option("Maximum rows per task.", "ROWS")] = 500,
+    questions: Annotated[
+        int | None,
+        Option(
+            "Maximum questions per general task.", "N", default="100, or 50 with written answers"
+        ),
+    ] = None,
+    rephrase: Annotated[
+        int, Option("Ask each general question in N wordings of the prompt, up to 3.", "N")
+    ] = 1,
     texts: Annotated[int, Option("Maximum texts for the language loss.", "TEXTS")] = 300,
     margin: Annotated[
         float,
@@ -108,12 +119,14 @@ def audit(
         identity = audited.identity
     else:  # these import torch, for which --help and logs should not wait
         from clbench.audit import audit as auditing
-        from clbench.audit.items import DEFAULT_TASKS
+        from clbench.audit.items import default_tasks
 
-        chosen = tuple(tasks or DEFAULT_TASKS)
+        chosen = tuple(tasks or default_tasks(base, options.data))
         settings: Any = dict(  # noqa: C408
             tasks=chosen, data=options.data, corpus=corpus, rows=rows, texts=texts, margin=margin
         )
+        if questions is not None or rephrase != 1:
+            settings |= {"questions": questions, "rephrase": rephrase}
         identity = auditing.identify(base, tuned, **settings)
     out = out or pages.default_folder(base, tuned, identity)
     pages.check_folder(out, identity)

@@ -1,7 +1,7 @@
 """A language model whose own head answers every task in words."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any, Literal
@@ -238,6 +238,7 @@ def write(
     pad_id: int,
     draws: Tensor | None = None,
     temperature: float = 1.0,
+    until: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Return what a language model writes after each prompt: token numbers, shape (b, n).
 
@@ -254,6 +255,8 @@ def write(
     draws
         Numbers from 0 to 1, shape (b, `most`): each draws a token from the model's distribution at
         `temperature`. None writes greedily.
+    until
+        A stopping criterion of transformers, which ends texts besides `stops`.
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     start = 1
@@ -283,10 +286,15 @@ def write(
         decoder_start_token_id=getattr(model.config, "decoder_start_token_id", None),
     )
     processors = transformers.LogitsProcessorList([] if draws is None else [draw])
+    criteria = transformers.StoppingCriteriaList([] if until is None else [until])
     own, model.generation_config = model.generation_config, transformers.GenerationConfig()
     try:  # a checkpoint's own settings may not be greedy
         written: Tensor = model.generate(
-            ids, config, logits_processor=processors, attention_mask=mask
+            ids,
+            config,
+            logits_processor=processors,
+            stopping_criteria=criteria,
+            attention_mask=mask,
         )
     finally:
         model.generation_config = own

@@ -25,6 +25,8 @@ LOGITS = 1 << 26
 """Most logits at a time."""
 ROWS = 256
 """Most sequences at a time where every answer needs one of its own."""
+PROMPT_TOKENS = 1 << 13
+"""Most tokens of prompts at a time."""
 TOLERANCE = 1e-3
 """Largest difference, in nats, from a plain pass for a model to read all answers at once."""
 COARSE = 0.5
@@ -338,7 +340,7 @@ def likelihood(
         Continuations, the same for all prompts, or a list for each, all of one length. They follow
         the prompt as they are: for most models they begin with a blank.
     batch_size
-        Prompts in a batch.
+        Most prompts in a batch; long ones come in smaller batches.
 
     Raises
     ------
@@ -412,8 +414,9 @@ def answer_batches(
     pad = int(tokenizer.pad_token_id or tokenizer.eos_token_id or 0)
     most = usable_length(config.get_text_config())
     order = sorted(range(len(starts)), key=lambda i: -len(starts[i]))
-    for begin in range(0, len(order), batch_size):
-        rows = order[begin : begin + batch_size]
+    while order:
+        size = min(batch_size, max(1, PROMPT_TOKENS // len(starts[order[0]])))
+        rows, order = order[:size], order[size:]
         width = len(starts[rows[0]])
         ids = torch.tensor([starts[i] + [pad] * (width - len(starts[i])) for i in rows])
         mask = torch.tensor([[1] * len(starts[i]) + [0] * (width - len(starts[i])) for i in rows])

@@ -68,7 +68,7 @@ class PromptEncoder:
             return
         if not self.tokenizer.chat_template:
             raise ModelError("the tokenizer has no chat template. Set chat = false in [protocol].")
-        if (found := self._dress([MESSAGE])[0].count(MESSAGE)) != 1:
+        if (found := self.dress([MESSAGE])[0].count(MESSAGE)) != 1:
             raise ModelError(
                 f"{self._template} contains the user's message {found} times instead of once. "
                 f"{self.remedy}"
@@ -163,7 +163,7 @@ class PromptEncoder:
         files = [folder / name for name in ("chat_template.jinja", "tokenizer_config.json")]
         return "the chat template" + next((f" in {f}" for f in files if f.is_file()), "")
 
-    def _dress(self, prompts: Sequence[str]) -> list[str]:
+    def dress(self, prompts: Sequence[str]) -> list[str]:
         """Return prompts as the user's turns of chats; the template runs in another process."""
 
         def render() -> list[str]:
@@ -184,7 +184,7 @@ class PromptEncoder:
     @cached_property
     def _frame(self) -> tuple[str, str, bool]:
         """What the chat template puts before and after a message, and if it keeps its blanks."""
-        text, spaced = self._dress([MESSAGE, f" {MESSAGE} "])
+        text, spaced = self.dress([MESSAGE, f" {MESSAGE} "])
         before, _, after = text.partition(MESSAGE)
         return before, after, f" {MESSAGE} " in spaced
 
@@ -246,7 +246,7 @@ class PromptEncoder:
         """Return the tokens of all prompts, at most `room` each."""
         texts = list(zip(*rows.texts, strict=True))
         rendered = [template.render(row) for row in texts]
-        prompts = self._tokenise(self._dress(rendered) if self.chat else rendered)
+        prompts = self._tokenise(self.dress(rendered) if self.chat else rendered)
         special = [i for i, row in enumerate(texts) if self._has_special(row)]
         for i in special:
             prompts[i] = self._as_text(rendered[i])

@@ -3,17 +3,14 @@
 import hashlib
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from clbench.core.errors import DataError, join_names, named
 from clbench.core.files import digest, read_file
+from clbench.tasks.hub import HubDataset, copy_of
 from clbench.tasks.spec import SPLITS, HubTaskSpec, label_name
 from clbench.tasks.tables import Table, TableTask, check_columns
 from clbench.tasks.task import Task, TaskSource
-
-SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
-"""Suffixes of the files to read from a local copy."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +28,13 @@ class HubTask(TableTask):
         """The number of classes, 1 for regression; 0 if only the rows tell."""
         return 1 if self.spec.regression else self.spec.classes or len(self.spec.labels or ())
 
+    @property
+    def _dataset(self) -> HubDataset:
+        spec, splits = self.spec, tuple(map(self.spec.split, SPLITS))
+        exact = bool(spec.target)  # another configuration would have the same columns
+        where = f"task {self.name!r}"
+        return HubDataset(where, spec.hub, spec.config, spec.revision, splits, spec.field, exact)
+
     def __call__(self, source: TaskSource) -> Task:
         """Return the task from the copy in the data folder, or else from the hub."""
         spec, task = self.spec, super().__call__(source)
@@ -43,7 +47,7 @@ class HubTask(TableTask):
 
     def tables(self, source: TaskSource, *more: str) -> dict[str, Table]:
         """Return the tables of both splits."""
-        dataset, origin = self._load(source.data)
+        dataset, origin = self._dataset.load(source.data)
         return {
             split: self._table(dataset, origin, self.spec.split(split), *more) for split in SPLITS
         }
@@ -77,7 +81,7 @@ class HubTask(TableTask):
     def origin(self, source: TaskSource) -> dict[str, Any]:
         """Return digests of the copy's files, or the name and revision on the hub."""
         spec, origin = self.spec, {}
-        if files := self._files(source.data):
+        if files := self._dataset.files(source.data):
             digests = {path.name: digest(path) for paths in files.values() for path in paths}
             origin = {"dataset": "mirror", "config": spec.config, "files": digests}
         else:
@@ -86,70 +90,6 @@ class HubTask(TableTask):
             return origin
         lists = {"rows", "classes", "description", "licence"}
         return {**origin, "columns": spec.identity(exclude=lists)}
-
-    def _files(self, data: Path | None) -> dict[str, list[Path]]:
-        """Return the files of both splits in the local copy; empty if there is none."""
-        root, config = _copy(data, self.spec.hub), self.spec.config
-        if root is None:
-            return {}
-        folder, files = root, {}
-        if config:
-            only = [path for path in root.iterdir() if path.is_dir()]
-            places = [root / config, root / "data", *(only if len(only) == 1 else ())]
-            if self.spec.target:  # another configuration would have the same columns
-                places = places[:1]
-            folder = next((place for place in places if place.is_dir()), root)
-        for split in map(self.spec.split, SPLITS):
-            pattern = f"{'' if config else '**/'}{split}[-.]*"
-            files[split] = sorted(p for p in folder.glob(pattern) if p.suffix in SUFFIXES)
-            if len({path.parent for path in files[split]}) != 1:
-                problem = "is in several folders" if files[split] else "has no files"
-                inside = sorted(path.name for path in root.iterdir() if path.is_dir())
-                present = sorted(path.name for path in folder.iterdir() if path.is_file())
-                raise DataError(
-                    f"task {self.name!r}: split {split!r} {problem} in {folder} (files: "
-                    f"{join_names(present)}; config = {config!r}; folders in {root}: "
-                    f"{join_names(inside)}). Use the layout of {self.spec.hub}, with "
-                    f"files {split}-*.parquet, or set `splits` to the names of its splits or "
-                    "`config` to one of its folders."
-                )
-        return files
-
-    def _load(self, data: Path | None) -> tuple[Any, str]:
-        """Return the dataset and its origin for messages; raise a DataError on any failure."""
-        import datasets
-
-        spec, root = self.spec, _copy(data, self.spec.hub)
-        options: dict[str, Any] = {"name": spec.config, "revision": spec.revision}
-        if root is not None:
-            # Name the files instead of following the card of the repository: a copy may hold
-            # only some of its configurations and rows.
-            files = {
-                split: [str(path.relative_to(root)) for path in paths]
-                for split, paths in self._files(data).items()
-            }
-            options = {"data_files": files, "verification_mode": "no_checks"}
-            if spec.field is not None:
-                options["field"] = spec.field
-        visible = datasets.is_progress_bar_enabled()
-        datasets.disable_progress_bars()
-        try:
-            if root is None:
-                return datasets.load_dataset(spec.hub, **options), f"{spec.hub} on the hub"
-            return datasets.load_dataset(str(root.resolve()), **options), str(root)
-        # The library and its dependencies raise a dozen unrelated types of errors here.
-        except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-            problem = (
-                f"{spec.hub} could not be downloaded ({reason}). Check the network, or give a "
-                f"copy with {named('data', 'DIR')}, as DIR/{spec.hub.rpartition('/')[2]}."
-                if root is None
-                else f"{root} cannot be read ({reason}). Copy the files of {spec.hub} again."
-            )
-            raise DataError(f"task {self.name!r}: {problem}") from error
-        finally:
-            if visible:
-                datasets.enable_progress_bars()
 
 
 FOLDERS = {"train": "20news-bydate-train", "validation": "20news-bydate-test"}
@@ -197,7 +137,7 @@ class Newsgroups(TableTask):
 
     def origin(self, source: TaskSource) -> dict[str, Any]:
         """Return a digest of the posts in the data folder, or that of the archive."""
-        root = _copy(source.data, self.name)
+        root = copy_of(source.data, self.name)
         if root is None:
             return {"dataset": self.name, "archive": ARCHIVE}
         hasher = hashlib.blake2b(digest_size=16)
@@ -210,7 +150,7 @@ class Newsgroups(TableTask):
     def _read(self, source: TaskSource, split: str) -> Any:
         from sklearn.datasets import _twenty_newsgroups as news
 
-        root = _copy(source.data, self.name)
+        root = copy_of(source.data, self.name)
         try:
             if root is None:
                 subset = "test" if split == "validation" else split
@@ -232,9 +172,3 @@ class Newsgroups(TableTask):
         ):
             posts.data = [strip(text) for text in posts.data]
         return posts
-
-
-def _copy(data: Path | None, name: str) -> Path | None:
-    """Return the folder of a local copy of a hub dataset, or None if there is none."""
-    folder = None if data is None else data / name.rpartition("/")[2]
-    return folder if folder is not None and folder.is_dir() else None

@@ -1,0 +1,327 @@
+"""What a language model is able to do: its scores on general tasks, item by item."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from huggingface_hub import constants
+from scipy.special import softmax
+from transformers import PreTrainedTokenizerBase, StopStringCriteria
+
+from clbench.audit.changes import items_needed
+from clbench.audit.comparison import Flipped
+from clbench.audit.items import check_count, finite
+from clbench.audit.models import AuditedModel
+from clbench.audit.scores import Floats, ItemScores, Part, keys_of
+from clbench.core.errors import DataError, SettingsError, join_names, named
+from clbench.models.answering import write
+from clbench.models.checkpoint import load_tokenizer
+from clbench.models.classifier import evaluating
+from clbench.models.families import usable_length
+from clbench.models.likelihood import likelihood
+from clbench.models.prompts import PromptEncoder
+from clbench.results.statistics import ALPHA, POWER
+from clbench.tasks.general import GENERAL, WORDINGS, GeneralTask, Question
+from clbench.tasks.hub import copy_of
+
+BINS = 10
+"""Bins of equal width of confidence."""
+BATCH = 16
+"""Most answers that are written at a time."""
+RANKED, WRITTEN, FEWEST = 100, 50, 20
+"""Default questions of a task whose answers are ranked, and written; and the fewest."""
+SPARE = 4
+"""Tokens by which a cut prompt may grow as its rest is tokenised again."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions of a general task.
+
+    Attributes
+    ----------
+    parts
+        What is reported of it: its axis, ``format`` and ``calibration``, or some of these.
+    tokenizer
+        The base model's as its authors saved it: no start is added to prompts that it adds none to.
+    wordings
+        How many wordings of the prompt are asked; an item's score is the mean over them.
+    """
+
+    task: GeneralTask
+    questions: Sequence[Question] = field(repr=False)
+    parts: frozenset[str]
+    tokenizer: PreTrainedTokenizerBase = field(repr=False)
+    wordings: int = 1
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Digests of the items' inputs."""
+        inputs = ((each.prompts[: self.wordings], each.answers) for each in self.questions)
+        return keys_of(f"{self.task.name} {each!r}" for each in inputs)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model answered to the questions of a task.
+
+    Attributes
+    ----------
+    marks
+        Shape (n, 3): share of wordings in which an answer is right, has the form that was asked
+        for, and follows instructions checked loosely; NaN where that does not apply.
+    said, shares
+        What was chosen or written in the first wording, and the probabilities of the choices.
+    unstable
+        Share of items and pairs of wordings in which just one answer is right.
+    """
+
+    marks: Floats
+    said: Sequence[str]
+    shares: Sequence[Floats] = ()
+    unstable: float = 0.0
+
+    @property
+    def right(self) -> Floats:
+        """Shape (n,): share of wordings in which an answer is right."""
+        return self.marks[:, 0]
+
+
+def answer(model: AuditedModel, asked: Asked, device: torch.device) -> Answers:
+    """Return what a model answers: the choices that it finds most probable, or what it writes.
+
+    Choices are ranked by the sum of their tokens' log-probabilities behind the prompt, which is
+    divided by their characters in tasks `by_length`.
+    """
+    task, questions, marks = asked.task, asked.questions, list[Any]()
+    reader: Reader = model.model.to(device), asked.tokenizer
+    said, shares = list[str](), list[Floats]()
+    for wording in range(asked.wordings):
+        prompts = [each.prompts[wording] for each in questions]
+        if task.choices:
+            scores = _rank(reader, prompts, questions)
+            finite(np.concatenate(scores), model)
+            sizes = [[len(c) if task.by_length else 1 for c in q.choices] for q in questions]
+            best = [int((s / size).argmax()) for s, size in zip(scores, sizes, strict=True)]
+            texts = [q.choices[b] for q, b in zip(questions, best, strict=True)]
+            marks.append(
+                [(b == q.right, np.nan, np.nan) for q, b in zip(questions, best, strict=True)]
+            )
+            shares = shares or [softmax(each) for each in scores]
+        else:
+            texts = _write(reader, [each for (each,) in prompts], task)
+            marks.append([task.grade(*pair) for pair in zip(questions, texts, strict=True)])
+        said = said or texts
+    table, w = np.array(marks, np.float64), asked.wordings
+    often = table[:, :, 0].sum(0)
+    unstable = float(np.mean(often * (w - often))) / max(1, w * (w - 1) // 2)
+    return Answers(table.mean(0), said, shares, unstable)
+
+
+Reader = tuple[Any, PreTrainedTokenizerBase]
+"""A language model and its tokenizer."""
+
+
+def _rank(
+    reader: Reader, prompts: Sequence[Sequence[str]], questions: Sequence[Question]
+) -> list[Floats]:
+    """Return the log-probabilities of the choices of each question.
+
+    The questions may differ in their number of choices, and may have a prompt for each.
+    """
+    flat = [(i, prompt) for i, each in enumerate(prompts) for prompt in each]
+    found: dict[int, list[Floats]] = {i: [] for i in range(len(questions))}
+    for count in {len(each.answers) for each in questions}:
+        rows = [(i, prompt) for i, prompt in flat if len(questions[i].answers) == count]
+        answers = [questions[i].answers for i, _ in rows]
+        tokens = reader[1]([text for row in answers for text in row])["input_ids"]
+        texts = _fitted(reader, [prompt for _, prompt in rows], max(map(len, tokens)))
+        for (i, _), each in zip(rows, likelihood(*reader, texts, answers), strict=True):
+            found[i].append(each.astype(np.float64))
+    return [np.concatenate(each) for each in found.values()]
+
+
+@torch.inference_mode()
+def _write(reader: Reader, prompts: Sequence[str], task: GeneralTask) -> list[str]:
+    """Return what the model writes behind each prompt, greedily, up to a stop."""
+    network, tokenizer = reader
+    chat = bool(task.chat and tokenizer.chat_template)
+    if chat:
+        remedy = "Correct it, or remove it: without one, prompts are plain text."
+        prompts = PromptEncoder(tokenizer, 0, chat=True, remedy=remedy).dress(prompts)
+    most = min(task.length, (usable_length(network.config.get_text_config()) or 1 << 20) // 2)
+    prompts = _fitted(reader, prompts, most)
+    ends = network.config.eos_token_id
+    stops = {*([ends] if isinstance(ends, int) else ends or ()), tokenizer.eos_token_id} - {None}
+    until = StopStringCriteria(tokenizer, list(task.stops)) if task.stops else None
+    pad, texts = int(tokenizer.pad_token_id), dict[int, str]()
+    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+    for start in range(0, len(order), BATCH):
+        rows = order[start : start + BATCH]
+        options: Any = {"padding": True, "return_tensors": "pt", "add_special_tokens": not chat}
+        inputs = tokenizer([prompts[i] for i in rows], **options).to(network.device)
+        with evaluating(network):
+            written = write(network, inputs, sorted(stops), most, pad_id=pad, until=until)
+        words = tokenizer.batch_decode(written, skip_special_tokens=True)
+        texts |= dict(zip(rows, words, strict=True))
+    at_stop = re.compile("|".join(map(re.escape, task.stops)) or "$^")
+    return [at_stop.split(texts[i], maxsplit=1)[0] for i in range(len(prompts))]
+
+
+def _fitted(reader: Reader, prompts: Sequence[str], length: int) -> Sequence[str]:
+    """Return prompts without their beginning if an answer of a length in tokens does not fit."""
+    network, tokenizer = reader
+    if (most := usable_length(network.config.get_text_config())) is None:
+        return prompts
+    options: Any = {"return_offsets_mapping": True, "verbose": False}
+    tokens, room = tokenizer(list(prompts), **options)["offset_mapping"], most + 1 - length
+    return [
+        prompt if len(own) <= room else prompt[own[min(SPARE - room, -1)][0] :]
+        for prompt, own in zip(prompts, tokens, strict=True)
+    ]
+
+
+def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemScores]:
+    """Yield what a model scored: accuracy by task, and form and calibration over all tasks.
+
+    Brier's score (1950) is the sum of squared distances of the choices' probabilities from 0 and 1.
+    The expected calibration error (Guo et al. 2017, equation 5; `BINS` bins) is the mean of the
+    items' signed gaps, so two models are compared by a paired t test.
+    """
+    pairs = [*zip(asked, answers, strict=True)]
+    for each, own in pairs:
+        task, counts = each.task, [len(question.choices) for question in each.questions]
+        if task.axis not in each.parts:
+            continue
+        note = f"{task.name}, in {each.wordings} wordings: of two wordings of a prompt, just one "
+        note += f"gets the right answer on {own.unstable:.1%} of the items."
+        measure = ItemScores(
+            task.name,
+            cast(Part, task.axis),
+            own.right,
+            each.keys,
+            chance=float(np.mean(1 / np.array(counts))) if task.choices else None,
+            choices=counts[0] if task.choices and len({*counts}) == 1 else None,
+            description=note if each.wordings > 1 else "",
+        )
+        yield measure
+        if task.rules:
+            loose = own.marks[:, 2]
+            yield replace(measure, scores=loose, metric="loose accuracy", primary=False)
+    kept = [(a, own) for a, own in pairs if "format" in a.parts and a.task.form]
+    if kept:
+        formed = np.concatenate([own.marks[:, 1] for _, own in kept])
+        yield ItemScores("written answers", "format", formed, _keys(kept), "in form")
+    kept = [(a, own) for a, own in pairs if "calibration" in a.parts and a.task.choices]
+    if kept:
+        shares = [each for _, own in kept for each in own.shares]
+        rights = [question.right for a, _ in kept for question in a.questions]
+        rows = [*zip(shares, rights, strict=True)]
+        brier = np.array([((s - np.eye(len(s))[r]) ** 2).sum() for s, r in rows])
+        measure = ItemScores("ranked answers", "calibration", -brier, _keys(kept), "Brier score")
+        yield measure
+        hit = np.array([s.argmax() == r for s, r in rows])
+        gaps = signed_gaps(np.array([each.max() for each in shares]), hit)
+        yield replace(measure, scores=-gaps, metric="calibration error", primary=False)
+
+
+def _keys(kept: Sequence[tuple[Asked, Answers]]) -> tuple[str, ...]:
+    return tuple(key for asked, _ in kept for key in asked.keys)
+
+
+def plan(asked: Sequence[Asked]) -> str:
+    """Return which loss the questions show with 80 % power, if a fifth of the answers flip."""
+    counts = [len(each.questions) for each in asked]
+    q2 = items_needed(1.0, 1e-3, ALPHA / (3 + len(asked))) * 1e-6  # and language, format, Brier
+    losses = "{:.2f} to {:.2f}".format(
+        *(math.sqrt(0.2 * q2 / n) for n in (max(counts), min(counts)))
+    )
+    return (
+        f"{min(counts)} to {max(counts)} questions of each general task show a loss of {losses} in "
+        f"accuracy with {POWER:.0%} power, if 20 % of the answers flip."
+    )
+
+
+def flipped(asked: Asked, base: Answers, tuned: Answers, most: int) -> Iterator[Flipped]:
+    """Yield the first questions that the tuned model lost, then those that it gained."""
+    for lost in (True, False):
+        yes, no = (base.right, tuned.right) if lost else (tuned.right, base.right)
+        for i in ((yes == 1) & (no == 0)).nonzero()[0][:most]:
+            question = asked.questions[i]
+            yield Flipped((question.text,), question.target, base.said[i], tuned.said[i], lost)
+
+
+def signed_gaps(confidence: Floats, hit: np.typing.NDArray[np.bool_]) -> Floats:
+    """Return gaps between hits and confidence, shape (n,), whose mean is the calibration error."""
+    gaps = hit - confidence
+    bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    return np.asarray(np.sign(np.bincount(bins, gaps, BINS))[bins] * gaps, np.float64)
+
+
+def chosen(names: Sequence[str]) -> tuple[dict[str, frozenset[str]], list[str]]:
+    """Return what to report of which general tasks, and the names that are none of them.
+
+    ``general`` stands for all, and an axis, ``format`` or ``calibration`` for that of all tasks
+    that have it; the axis ``language`` is measured on texts, and asks nothing.
+    """
+    found: dict[str, set[str]] = {}
+    rest = []
+    axes = {task.axis for task in GENERAL.values()}
+    for name in names:
+        if name not in {"general", "format", "calibration", "language", *axes, *GENERAL}:
+            rest.append(name)
+        for task in GENERAL.values():
+            kinds = {task.axis, "calibration" if task.choices else "format" if task.form else ""}
+            if parts := kinds if name in ("general", task.name) else kinds & {name}:
+                found.setdefault(task.name, set()).update(parts - {""})
+    return {name: frozenset(parts) for name, parts in found.items()}, rest
+
+
+def load(
+    names: Sequence[str],
+    *,
+    base: str,
+    data: str | Path | None,
+    count: int | None = None,
+    seed: int = 0,
+    wordings: int = 1,
+) -> tuple[list[Asked], list[str]]:
+    """Return the questions of general tasks to a base model, and notes on those not to be had.
+
+    There are at most `count` of each task, by default `RANKED` or `WRITTEN`. Raises a
+    SettingsError if a number is not allowed, and a DataError if a task that is named, or all of a
+    group, cannot be read.
+    """
+    parts, _ = chosen(names)
+    if count is not None:
+        check_count("questions", count, FEWEST)
+    if not 1 <= wordings <= WORDINGS:
+        raise SettingsError(f"{named('rephrase', wordings)}: must be 1 to {WORDINGS}.")
+    folder = None if data is None else Path(data)
+    asked, missing, problem = list[Asked](), list[str](), None
+    for name, own in parts.items():
+        task = GENERAL[name]
+        most, here = count or (RANKED if task.choices else WRITTEN), copy_of(folder, task.hub)
+        try:
+            if problem and not (here or name in names or constants.HF_HUB_OFFLINE):
+                raise problem  # nor would others be found
+            questions = task.questions(folder, most, seed)
+        except DataError as error:
+            if name in names or here:
+                raise
+            missing, problem = [*missing, name], error
+            continue
+        if len(questions) < FEWEST:
+            few = f"{len(questions)} rows are too few, at least {FEWEST} are needed"
+            raise DataError(f"task {name!r}: {few}. Use a complete copy of {task.hub}.")
+        asked.append(Asked(task, questions, own, load_tokenizer(base, plain=True), wordings))
+    if problem and not asked:
+        raise problem
+    note = f"Not measured, as neither a copy nor the hub is at hand: {join_names(missing)}."
+    return asked, [note] if missing else []

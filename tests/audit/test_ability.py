@@ -1,0 +1,309 @@
+"""General tasks: what a language model answers, and what it scores."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.general_rows import write_hub
+from scipy.stats import norm
+from transformers import AutoModelForCausalLM
+
+from clbench.audit import ability
+from clbench.audit.ability import Answers, Asked
+from clbench.audit.audit import audit
+from clbench.audit.changes import mean_change
+from clbench.audit.comparison import compare
+from clbench.audit.items import BUILT_IN, DEFAULT_TASKS, default_tasks
+from clbench.audit.models import AuditedModel, load_base
+from clbench.audit.page import write_audit
+from clbench.core.errors import ClbenchError, DataError, ModelError, SettingsError
+from clbench.models.checkpoint import load_tokenizer
+from clbench.models.locate import TINY_GPT
+from clbench.tasks.general import GENERAL
+
+CPU = torch.device("cpu")
+TOKENIZER = load_tokenizer("tiny-gpt", plain=True)
+
+
+@pytest.fixture(scope="module")
+def model() -> AuditedModel:
+    return load_base("tiny-gpt")
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_hub(tmp_path_factory.mktemp("hub"), times=25)
+
+
+def asked(name: str, hub: Path, count: int = 2, wordings: int = 1) -> Asked:
+    questions = GENERAL[name].questions(hub, count, 0)
+    return Asked(GENERAL[name], questions, frozenset(), TOKENIZER, wordings)
+
+
+def log_probability(model: AuditedModel, prompt: str, answer: str) -> float:
+    """Return that of an answer behind a prompt, in one plain pass."""
+    start = TOKENIZER(prompt)["input_ids"]
+    end = TOKENIZER(answer)["input_ids"]
+    with torch.inference_mode():
+        logits = model.model(torch.tensor([start + end])).logits[0].log_softmax(-1)
+    return sum(float(logits[len(start) + i - 1, token]) for i, token in enumerate(end))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, task in GENERAL.items() if task.choices and name != "mmlu"]
+)
+def test_choices_are_ranked_by_the_likelihood_behind_their_prompt(
+    name: str, model: AuditedModel, hub: Path
+) -> None:
+    one = asked(name, hub)
+    found = ability.answer(model, one, CPU)
+    for i, question in enumerate(one.questions):
+        prompts = question.prompts[0]
+        pairs = [(p, a) for p in prompts for a in question.answers]
+        plain = np.array([log_probability(model, *pair) for pair in pairs])
+        shares = np.exp(plain) / np.exp(plain).sum()
+        np.testing.assert_allclose(found.shares[i], shares, atol=2e-4)
+        sizes = [len(c) for c in question.choices] if one.task.by_length else 1
+        best = int((plain / sizes).argmax())
+        assert found.said[i] == question.choices[best]
+        assert found.right[i] == (best == question.right)
+
+
+def test_texts_are_written_greedily_up_to_a_stop(model: AuditedModel, hub: Path) -> None:
+    one = asked("gsm8k", hub)
+    task = replace(one.task, length=12, stops=("the",))
+    texts = ability._write((model.model, TOKENIZER), ["The man", "A dog and"], task)
+    for prompt, text in zip(["The man", "A dog and"], texts, strict=True):
+        ids = TOKENIZER(prompt)["input_ids"]
+        start = len(ids)
+        for _ in range(12):
+            with torch.inference_mode():
+                ids.append(int(model.model(torch.tensor([ids])).logits[0, -1].argmax()))
+            if ids[-1] == TOKENIZER.eos_token_id:
+                break
+        plain = TOKENIZER.decode(ids[start:], skip_special_tokens=True)
+        assert text == plain.partition("the")[0]
+
+
+def test_prompts_lose_their_beginning_if_they_are_too_long(model: AuditedModel, hub: Path) -> None:
+    one = asked("boolq", hub)
+    long = tuple((("word " * 400) + prompt[0],) for prompt in one.questions[0].prompts)
+    one = replace(one, questions=[replace(one.questions[0], prompts=long)])
+    found = ability.answer(model, one, CPU)
+    assert np.isfinite(found.shares[0]).all()
+
+
+def test_an_item_in_several_wordings_scores_the_mean(model: AuditedModel, hub: Path) -> None:
+    one = asked("bbh", hub, count=20)
+    apart = []
+    for wording in range(3):
+        questions = [replace(q, prompts=q.prompts[wording:]) for q in one.questions]
+        apart.append(ability.answer(model, replace(one, questions=questions), CPU).right)
+    found = ability.answer(model, replace(one, wordings=3), CPU)
+    np.testing.assert_allclose(found.right, np.mean(apart, 0))
+    differ = np.mean([apart[i] != apart[j] for i in range(3) for j in range(i)])
+    np.testing.assert_allclose(found.unstable, differ)
+
+
+def answers(right: list[float], **more: Any) -> Answers:
+    marks = np.array([right, more.pop("formed", right), right]).T
+    return Answers(marks, ["a"] * len(right), **more)
+
+
+def test_scores_by_hand(hub: Path) -> None:
+    every = frozenset({"reading", "arithmetic", "format", "calibration"})
+    ranked, written = (replace(asked(n, hub), parts=every) for n in ("boolq", "gsm8k"))
+    rights = [question.right for question in ranked.questions]
+    shares = [np.array([0.3, 0.7]), np.array([0.9, 0.1])]
+    both = [
+        answers([1.0, 0.0], shares=shares),
+        answers([0.0, 1.0], formed=[1.0, 0.0]),
+    ]
+    found = {each.what: each for each in ability.scores([ranked, written], both)}
+    reading = found["boolq", "reading", "accuracy"]
+    assert (reading.chance, reading.choices) == (0.5, 2)
+    assert reading.scores.tolist() == [1.0, 0.0]
+    assert found["gsm8k", "arithmetic", "accuracy"].chance is None
+    form = found["written answers", "format", "in form"]
+    assert form.scores.tolist() == [1.0, 0.0]
+    brier = found["ranked answers", "calibration", "Brier score"]
+    by_hand = [-2 * (1 - share[right]) ** 2 for share, right in zip(shares, rights, strict=True)]
+    np.testing.assert_allclose(brier.scores, by_hand)
+    error = found["ranked answers", "calibration", "calibration error"]
+    hits = [share.argmax() == right for share, right in zip(shares, rights, strict=True)]
+    gaps = [abs(hits[0] - 0.7), abs(hits[1] - 0.9)]  # each in a bin of its own
+    np.testing.assert_allclose(error.scores.mean(), -np.mean(gaps))
+    assert (brier.primary, error.primary) == (True, False)
+
+
+def test_the_calibration_error_is_the_mean_gap_of_the_bins() -> None:
+    sure = np.array([0.55, 0.58, 0.51, 0.95, 0.99, 1.0])
+    hit = np.array([True, False, False, True, True, False])
+    low, high = abs(1 / 3 - sure[:3].mean()), abs(2 / 3 - sure[3:].mean())
+    np.testing.assert_allclose(ability.signed_gaps(sure, hit).mean(), (low + high) / 2)
+
+
+@pytest.mark.parametrize(("sharp", "sharper"), [(1.0, 1.0), (1.0, 1.5), (2.0, 2.0), (0.6, 1.5)])
+def test_the_interval_of_a_change_in_calibration_covers_it(sharp: float, sharper: float) -> None:
+    """Two models of the same items, whose confidence is the honest one, sharpened or flattened."""
+    rng, n, times = np.random.default_rng(0), 300, 300
+
+    def draw(size: int) -> Any:
+        ability_, luck = rng.normal(0.3, 0.8, size), rng.random(size)
+        for power in (sharp, sharper):
+            logit = np.abs(ability_ + 0.5 * rng.normal(size=size))
+            own = np.where(rng.random(size) < 0.7, luck, rng.random(size))
+            yield 1 / (1 + np.exp(-power * logit)), own < 1 / (1 + np.exp(-logit))
+
+    one, two = (ability.signed_gaps(*each).mean() for each in draw(1_000_000))
+    covered = 0
+    for _ in range(times):
+        base, tuned = (ability.signed_gaps(*each) for each in draw(n))
+        low, high = mean_change(base, tuned).interval(0.95)
+        covered += low <= two - one <= high
+    # The error of a calibrated model is too large by chance, so the second pair is covered less.
+    assert covered / times > 0.91 - norm.ppf(0.99) * (0.91 * 0.09 / times) ** 0.5
+
+
+def test_names_stand_for_tasks_and_what_is_reported_of_them() -> None:
+    parts, rest = ability.chosen(["arithmetic", "glue/sst2", "mine.toml", "language"])
+    assert parts == {"gsm8k": {"arithmetic"}, "bbh-counting": {"arithmetic"}}
+    assert rest == ["glue/sst2", "mine.toml"]
+    assert ability.chosen(["copa"])[0] == {"copa": {"reasoning", "calibration"}}
+    assert {*ability.chosen(["general"])[0]} == {*GENERAL}
+    written = ["gsm8k", "bbh-counting"]
+    assert ability.chosen(["format"])[0] == {name: {"format"} for name in written}
+    assert ability.chosen(["calibration", "boolq"])[0]["boolq"] == {"reading", "calibration"}
+
+
+def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
+    write_hub(tmp_path, "super_glue", "bbh", times=30)
+    found, notes = ability.load(["general"], base="tiny-gpt", data=tmp_path)
+    names = ["bbh", "copa", "boolq", "multirc", "bbh-counting"]
+    assert [each.task.name for each in found] == names
+    assert "mmlu, mmlu-cloze, arc-easy" in notes[0]
+    with pytest.raises(DataError, match="'gsm8k'"):
+        ability.load(["gsm8k", "copa"], base="tiny-gpt", data=tmp_path)
+    with pytest.raises(DataError, match="'ifeval'"):
+        ability.load(["instructions"], base="tiny-gpt", data=tmp_path)
+    with pytest.raises(SettingsError, match="questions=3: must be 20 or more"):
+        ability.load(["copa"], base="tiny-gpt", data=tmp_path, count=3)
+    with pytest.raises(SettingsError, match="must be 1 to 3"):
+        ability.load(["copa"], base="tiny-gpt", data=tmp_path, wordings=4)
+    write_hub(tmp_path, "hellaswag", times=5)
+    with pytest.raises(DataError, match="'hellaswag': 5 rows are too few"):
+        ability.load(["general"], base="tiny-gpt", data=tmp_path)
+
+
+def test_default_tasks_follow_the_model_and_the_data(tmp_path: Path) -> None:
+    assert default_tasks("tiny-gpt") == DEFAULT_TASKS
+    assert default_tasks("tiny", tmp_path) == DEFAULT_TASKS
+    write_hub(tmp_path, "super_glue")
+    assert default_tasks("tiny-gpt", tmp_path) == ("general",)
+    assert default_tasks("tiny", tmp_path) == DEFAULT_TASKS
+    for split in ("train", "validation"):
+        for task in ("sst2", "cola"):
+            file = tmp_path / "glue" / task / f"{split}.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            rows = [{"sentence": f"A {n}.", "label": n % 2, "idx": n} for n in range(4)]
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert default_tasks("tiny", tmp_path) == ("glue/sst2", "glue/cola")
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("damaged")
+    network = AutoModelForCausalLM.from_pretrained(TINY_GPT)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for value in network.parameters():
+            value.add_(0.5 * value.std() * torch.randn(value.shape, generator=generator))
+    network.save_pretrained(folder)
+    return str(folder)
+
+
+def test_an_audit_on_general_tasks(damaged: str, hub: Path, tmp_path: Path) -> None:
+    options: Any = {"tasks": ["general"], "data": hub, "questions": 20, "texts": 40}
+    found = audit("tiny-gpt", [damaged], **options, localise=False)
+    (one,) = found.models
+    parts = {each.part for each in one.comparison.changes}
+    assert parts == {
+        "knowledge",
+        "reasoning",
+        "arithmetic",
+        "instructions",
+        "reading",
+        "format",
+        "calibration",
+        "language",
+    }
+    assert one.comparison.language is not None
+    assert one.comparison.language.change.word == "forgot"
+    brier = next(each for each in one.comparison.changes if each.part == "calibration")
+    assert 0.0 <= brier.base <= 2.0
+    assert (brier.change.difference < 0) == (brier.tuned > brier.base)
+    page = write_audit(found, tmp_path).read_text()
+    for text in ("calibration error", "Brier score", "written answers"):
+        assert text in page
+    stored = json.loads((tmp_path / "audit.json").read_text())["models"][0]
+    assert stored["reading"]["boolq"]["n"] == 20
+    assert stored["exploratory"]
+    assert len(one.notes) == 1
+    assert "no tokenizer" in one.notes[0]
+
+
+def test_an_audit_in_several_wordings(damaged: str, hub: Path, tmp_path: Path) -> None:
+    options: Any = {"tasks": ["copa"], "data": hub, "questions": 25, "texts": 40, "rephrase": 2}
+    found = audit("tiny-gpt", [damaged], **options)
+    copa = next(each for each in found.models[0].comparison.changes if each.task == "copa")
+    assert {*copa.paired.base} <= {0.0, 0.5, 1.0}
+    assert "copa, in 2 wordings" in found.notes[0]
+    assert "copa, in 2 wordings" in write_audit(found, tmp_path).read_text()
+
+
+def test_the_same_model_keeps_all(hub: Path) -> None:
+    options: Any = {"tasks": ["reading"], "data": hub, "questions": 20, "texts": 40}
+    (one,) = audit("tiny-gpt", ["tiny-gpt"], **options).models
+    assert one.comparison.identical
+    assert {each.change.word for each in one.comparison.changes} == {"kept"}
+
+
+def test_general_tasks_need_a_decoder(hub: Path) -> None:
+    with pytest.raises(ModelError, match="copa need a decoder"):
+        audit("tiny", ["tiny"], tasks=["copa"], data=hub, texts=40)
+
+
+def test_built_in_rows_are_called_so(tmp_path: Path) -> None:
+    found = audit("tiny", ["tiny"], rows=60, texts=40)
+    assert found.notes == (BUILT_IN,)
+
+
+def test_wordings_beyond_those_of_the_tables_are_refused(hub: Path) -> None:
+    with pytest.raises(ClbenchError, match="must be 1 to 3"):
+        audit("tiny-gpt", ["tiny-gpt"], tasks=["copa"], data=hub, rephrase=0)
+
+
+def test_the_loss_that_questions_can_show(hub: Path) -> None:
+    few, many = (replace(asked("boolq", hub), questions=[None] * n) for n in (50, 100))  # type: ignore[list-item]
+    text = ability.plan([few, many])
+    quantiles = norm.ppf(1 - 0.05 / 5 / 2) + norm.ppf(0.8)
+    losses = [quantiles * (0.2 / n) ** 0.5 for n in (100, 50)]
+    assert "50 to 100 questions" in text
+    assert f"a loss of {losses[0]:.2f} to {losses[1]:.2f}" in text
+
+
+def test_flipped_questions_are_shown(hub: Path) -> None:
+    one = replace(asked("boolq", hub), parts=frozenset({"reading"}))
+    base, tuned = answers([1.0, 0.0]), answers([0.0, 1.0])
+    lost, gained = ability.flipped(one, base, tuned, 5)
+    assert (lost.lost, gained.lost) == (True, False)
+    assert lost.texts == (one.questions[0].text,)
+    assert lost.label == one.questions[0].target
+    (before,), (after,) = ([*ability.scores([one], [each])] for each in (base, tuned))
+    assert len(compare([before], [after], 0.02).changes) == 1
