@@ -1,16 +1,18 @@
 """Audit tuned models against their base: language, features, behaviour, and where they moved."""
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from clbench.audit import changes, items
+from clbench.audit import items, planning
 from clbench.audit.comparison import Comparison, Flipped, compare
+from clbench.audit.gate import Gate
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
 from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, PutBack, check_change
 from clbench.audit.scores import ItemScores, Part
@@ -18,7 +20,7 @@ from clbench.audit.weights import TUNED, Mixer, drift, groups_of
 from clbench.core.errors import SettingsError, named
 from clbench.core.files import digest
 from clbench.core.user_code import own_state
-from clbench.results.statistics import ALPHA, POWER
+from clbench.results.statistics import ALPHA, spend
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
 
@@ -26,8 +28,6 @@ TEXTS = 300
 """Held-out texts of the language loss."""
 DRIFT_TEXTS = 200
 """Texts on which hidden states are compared."""
-UNRELATED = 0.5
-"""Share of items that flip between two unrelated models of accuracy ½."""
 MOST_SHOWN = 20
 """Flipped items of each kind that are kept to be read."""
 
@@ -37,10 +37,12 @@ Key = tuple[Part, str]
 def identify(base: str, tuned: Sequence[str], seed: int = 0, **settings: object) -> str:
     """Return a digest of what makes two audits the same: the models' contents, and settings.
 
+    `detect` and `until_settled` count only where they are set.
     Raises a ClbenchError if no tuned model is given, one is given twice, or one is not found.
     """
     if not tuned:
         raise SettingsError("there is no tuned model to audit. Name at least one.")
+    settings = {k: v for k, v in settings.items() if v or k not in ("detect", "until_settled")}
     names: dict[str, str] = {}
     for name in tuned:
         if (content := json.dumps(identity(name))) in names:
@@ -63,6 +65,8 @@ def audit(
     texts: int = TEXTS,
     margin: float = MARGIN,
     detect: float | None = None,
+    until_settled: bool = False,
+    gate: Gate | None = None,
     localise: bool = False,
     device: str = "auto",
     seed: int = 0,
@@ -86,8 +90,13 @@ def audit(
     margin
         Largest change that does not matter, in accuracy and in nats.
     detect
-        Smallest change of accuracy worth detecting: `note` gets a line, before the scoring, on
-        whether the rows suffice.
+        Loss of accuracy that the rows shall show with 80 % power: it chooses their number instead
+        of `rows`, as far as the tasks have so many.
+    until_settled
+        Whether to go on with twice as many rows and texts, twice at most, until every change has a
+        verdict. The error rate is spent over these looks.
+    gate
+        What must hold for each tuned model.
     localise
         Whether to restore the base model's weights in one group of layers at a time, and score
         again.
@@ -96,7 +105,8 @@ def audit(
     seed
         Seed of rows, folds and masks.
     tell, note
-        Called with a line on what is being done, and with one to keep.
+        Called with a line on what is being done, and with one to keep, such as on the loss that the
+        rows can show.
 
     Raises
     ------
@@ -108,46 +118,68 @@ def audit(
     items.check_count("rows", rows, items.FEWEST_ROWS)
     items.check_count("texts", texts, items.FEWEST_TEXTS)
     items.check_count("seed", seed)
-    settings = {"rows": rows, "texts": texts, "margin": margin}
-    key = identify(base, tuned, seed, tasks=tuple(tasks), data=data, corpus=corpus, **settings)
+    settings: dict[str, Any] = {"rows": rows, "texts": texts, "margin": margin}
+    more: dict[str, Any] = {**settings, "detect": detect, "until_settled": until_settled}
+    key = identify(base, tuned, seed, tasks=tuple(tasks), data=data, corpus=corpus, **more)
     where = resolve_device(device)
     corpus = resolve_corpus(corpus, Path.cwd(), named("corpus"))
-    probed = items.load_items(tasks, data=data, rows=rows, seed=seed)
+    load = partial(items.load_items, tasks, data=data, seed=seed)
+    probed = load(rows=rows)
+    if gate is not None:
+        gate.check([each.name for each in probed])
     tell("loading models")
     first = load_base(base)
     models = [load_tuned(name, first) for name in tuned]
-    tell("preparing texts")
-    loss = items.LanguageLoss(first, corpus, texts, seed, where)
-    auditor = Auditor(first, probed, loss, where, margin, tuple(tasks) != items.DEFAULT_TASKS, tell)
+    generic = tuple(tasks) != items.DEFAULT_TASKS
+    tests = 1 + sum(1 + items.has_head_for(first, each, generic=generic) for each in probed)
     if detect is not None:
-        note(auditor.plan(detect))
+        rows = max(items.FEWEST_ROWS, planning.rows_needed(detect, tests))
+    if (most := rows * planning.LOOKS[-1] if until_settled else rows) != settings["rows"]:
+        probed = load(rows=most)
+    sizes = {each.name: len(each.rows) for each in probed}
+    looks = planning.looks(rows, max(sizes.values())) if until_settled else (rows,)
+    note(planning.plan(sizes, tests, detect))
+    for count, alpha in zip(looks, spend(looks), strict=True):
+        if count != rows:
+            note(f"Not all comparisons are settled: looking at {count:,} rows of each task.")
+        tell("preparing texts")
+        wanted = texts * count // looks[0]
+        loss = items.LanguageLoss(first, corpus, wanted, seed, where)
+        chosen = probed if count == looks[-1] else load(rows=count)
+        auditor = Auditor(first, chosen, loss, where, margin, generic, tell, alpha)
+        before, *afters = [auditor.look(model) for model in (first, *models)]
+        comparisons = [auditor.compare(before, after) for after in afters]
+        if all(comparison.is_settled for comparison in comparisons):
+            break
     compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
-    before, *afters = [auditor.look(model) for model in (first, *models)]
     audits = []
-    for model, after in zip(models, afters, strict=True):
+    for model, after, comparison in zip(models, afters, comparisons, strict=True):
         tell(f"{model.name}: weights and hidden states")
         layers = drift(first, model, compared, where)
         regained = tuple(auditor.put_back(model, after)) if localise else ()
-        comparison = auditor.compare(before, after)
+        decision = None if gate is None else gate.decide(comparison)
         notes = (*first.notes, *model.notes, *auditor.without_behaviour(model, comparison))
         if before.weights["features"] == after.weights["features"] and not comparison.identical:
             notes = (*notes, "All weights below the head are the base model's.")
-        audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes))
+        audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes, decision))
     pairs = zip(combinations(models, 2), combinations(afters, 2), strict=True)
     return Audit(
         base,
         tuple(audits),
         tuple(Between(one.name, two.name, auditor.compare(*pair)) for (one, two), pair in pairs),
         {
-            "tasks": [each.name for each in probed],
+            "tasks": [*sizes],
             "corpus": corpus_name(corpus),
             **settings,
+            "rows": count,
+            "texts": wanted,
             "seed": seed,
+            **({"looks": list(looks), "alpha": alpha} if until_settled else {}),
         },
         tuple(
             f"{each.name}: {each.training} of the {len(each.rows)} rows are from its training set; "
             "a model tuned on them looks better than it is."
-            for each in probed
+            for each in chosen
             if each.training
         ),
         key,
@@ -181,19 +213,8 @@ class Auditor:
     generic: bool
     """Whether a head without names of classes has those of a task of as many."""
     tell: Callable[[str], None]
-
-    def plan(self, change: float) -> str:
-        """Return whether the rows show a change of accuracy; that depends on how many flip."""
-        own = [items.has_head_for(self.base, each, generic=self.generic) for each in self.tasks]
-        fewest = min(self.tasks, key=lambda each: len(each.rows))
-        needed = changes.items_needed(1.0, change, ALPHA / (1 + len(own) + sum(own)))
-        share, words = len(fewest.rows) / needed, "are too few"
-        if share > change:  # as at least that share flips
-            words = f"suffice if at most {100 * min(share, 1.0):.0f} % of them flip"
-        return (
-            f"{named('detect', change)}: {len(fewest.rows)} rows of {fewest.name} {words} "
-            f"({100 * POWER:.0f} % power); {math.ceil(UNRELATED * needed):,} suffice in any case."
-        )
+    alpha: float = ALPHA
+    """Error rate of a comparison."""
 
     def look(self, model: AuditedModel) -> Observation:
         """Return what a model predicts."""
@@ -230,6 +251,7 @@ class Auditor:
                 if own.task in by_name
                 else ()
             ),
+            alpha=self.alpha,
         )
 
     def without_behaviour(self, model: AuditedModel, comparison: Comparison) -> Iterator[str]:
