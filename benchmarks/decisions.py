@@ -23,12 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
-from clbench.audit.audit import MARGIN
 from clbench.audit.chance import beyond_chance, p_above
 from clbench.audit.changes import Flips
 from clbench.audit.comparison import Comparison, compare
 from clbench.audit.gate import Gate, Requirement
 from clbench.audit.planning import looks, rows_needed
+from clbench.audit.result import MARGIN
 from clbench.audit.scores import ItemScores, Paired
 from clbench.results.statistics import ALPHA, spend
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -209,3 +210,20 @@ def test_an_axis_of_one_task_has_that_tasks_bounds() -> None:
 def test_the_template_is_printed_without_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--gate-template"]) == 0
     assert capsys.readouterr().out == TEMPLATE
+
+
+def test_a_gate_decides_on_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, right in (("base", 90), ("tuned", 60)):
+        rows = [{"task": "gsm8k", "item": i, "correct": i < right} for i in range(100)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (gate := tmp_path / "gate.toml").write_text("[gsm8k]\nnot_worse_by = 0.02\n")
+    words = ["audit", "--logs", *(str(tmp_path / f"{name}.jsonl") for name in ("base", "tuned"))]
+    words += ["--out", str(tmp_path / "out"), "--gate", str(gate)]
+    assert main(words) == 1
+    first = capsys.readouterr().out.splitlines()[0]
+    assert re.match(
+        r"fail: .*tuned.*: gsm8k -0\.300, must be -0\.020 or more: 0\.280 too low", first
+    )
+    gate.write_text("[gsm9k]\nnot_worse_by = 0.02\n")
+    assert main(words) == 2
+    assert "Did you mean 'gsm8k'?" in capsys.readouterr().err
