@@ -2,6 +2,7 @@
 
     python benchmarks/audit.py [--draws 1000] [--table results/verdicts/audit.csv]
     python benchmarks/audit.py --pairs 200 [--noise 0.01]
+    python benchmarks/audit.py --copies 15 --model MODEL --data DIR [--scores FILE.npz]
 
 The first draws families of changes whose truth is known: flips of tasks, and losses of 300 texts
 with skewed noise. For each kind of truth, number of tasks, rows and share of flips, it prints the
@@ -19,6 +20,15 @@ in every weight, of a standard deviation that is a share of the weight tensor's 
 better than the other by design. It prints the share of pairs with a false alarm (forgot or gained),
 which should be at most 0.05. Language is judged on the built-in corpus, features on three built-in
 tasks of 300 rows.
+
+The third tunes copies of a model that differ by their seed alone (order of the rows, a new head)
+for a few dozen steps of one task, and audits every copy against every other on other tasks. Each
+copy is scored once; `--scores` keeps what it scored on each item, and a later call goes on from
+there. n copies make n(n − 1)/2 pairs, which are not independent: a copy that is unlike the others
+raises an alarm in up to n − 1 of them, so the alarms by copy are printed, too. Copies of other
+seeds are other models, which may truly differ. An alarm (*forgot* or *gained*) therefore says that
+the seed matters more than the choice of the items, not that the test is wrong; a share of pairs of
+at most 0.05 shows that neither happens often.
 """
 
 from __future__ import annotations
@@ -29,6 +39,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -36,14 +47,19 @@ import torch
 
 from clbench.audit.audit import MARGIN, TEXTS, Auditor
 from clbench.audit.changes import Flips, Sample, judge, mean_change
+from clbench.audit.comparison import compare
 from clbench.audit.items import DEFAULT_TASKS, LanguageLoss, load_items
 from clbench.audit.models import AuditedModel, load_base
+from clbench.audit.scores import ItemScores
 from clbench.results.statistics import ALPHA
+from clbench.tasks.registry import load_task
+from clbench.tasks.task import Rows
 
 TASKS, ROWS, SHARES = (3, 6, 10), (500, 2000, 10_000), (0.04, 0.15)
 TRUTHS = ("none", "margin", "mixed")
 FIELDS = ("truth", "tasks", "rows", "flips", "levels")
 RESULTS = ("coverage", "false_forgot_or_gained", "false_kept", "false", "said", "kept")
+BATCH = 32
 NEAR = MARGIN + 0.0001
 """A true change just beyond the margin."""
 Judge = Callable[[Mapping[int, Sample]], Sequence[tuple[float, float, str]]]
@@ -193,6 +209,83 @@ def alarms(pairs: int, noise: float, rows: int) -> None:
     print(f"seconds per pair          {(time.perf_counter() - start) / pairs:.1f}")
 
 
+def tuned_copy(base: AuditedModel, rows: Rows, names: Sequence[str], steps: int, seed: int):
+    """Return a copy of a model after some steps of AdamW on a task, with an order of its own.
+
+    Decoders learn to write the class after the text; others get a linear head on the first token.
+    """
+    torch.manual_seed(seed)
+    model = copy.deepcopy(base.model).train()
+    body = model.base_model
+    head = torch.nn.Linear(body.config.hidden_size, len(names))
+    rate = 5e-5 if base.answers else 1e-4
+    optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=rate)
+    order = torch.randperm(len(rows))[: steps * BATCH].split(BATCH)
+    for step, batch in enumerate(order):
+        texts = [str(rows.first[i]) for i in batch.tolist()]
+        labels = torch.as_tensor(rows.labels[batch.numpy()])
+        if base.answers:
+            texts = [f"{t.strip()} {names[n]}" for t, n in zip(texts, labels, strict=True)]
+        inputs = base.tokenizer(
+            texts, padding=True, truncation=True, max_length=64, return_tensors="pt"
+        )
+        if base.answers:
+            targets = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+            loss = model(**inputs, labels=targets).loss
+        else:
+            states = body(**inputs).last_hidden_state[:, 0]
+            loss = torch.nn.functional.cross_entropy(head(states), labels)
+        optimizer.param_groups[0]["lr"] = rate * (1.0 - step / len(order))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return AuditedModel(f"copy {seed}", model.eval(), base.tokenizer, base.head)
+
+
+def tuned_alarms(arguments: argparse.Namespace) -> None:
+    """Audit tuned copies that differ by their seed against each other, and print the shares."""
+    device, start = torch.device("cpu"), time.process_time()
+    base = load_base(arguments.model)
+    learned = load_task(arguments.learn, data=arguments.data, base=Path.cwd(), own={})
+    items = load_items(arguments.tasks.split(","), data=arguments.data, rows=arguments.rows)
+    loss = LanguageLoss(base, "built-in", TEXTS, 0, device)
+    auditor = Auditor(base, items, loss, device, MARGIN, False, lambda text: None)
+    scores: dict[str, np.ndarray] = {}
+    if arguments.scores and arguments.scores.exists():
+        scores = dict(np.load(arguments.scores))
+    looks: list[list[ItemScores]] = []
+    for seed in range(arguments.copies):
+        if f"{seed}|language" not in scores:
+            one = tuned_copy(base, learned.train, learned.labels, arguments.steps, seed)
+            for each in auditor.look(one).scores:
+                name = "language" if each.part == "language" else f"{each.part} {each.task}"
+                scores[f"{seed}|{name}"] = each.scores
+            if arguments.scores:
+                np.savez_compressed(arguments.scores, **scores)
+            print(f"copy {seed}: {time.process_time() - start:.0f} s of CPU", flush=True)
+        own = {k.partition("|")[2]: v for k, v in scores.items() if k.startswith(f"{seed}|")}
+        looks.append(
+            [
+                ItemScores(name, name.split()[0], v, tuple(map(str, range(len(v)))))
+                for name, v in own.items()
+            ]
+        )
+    words: Counter[str] = Counter()
+    alarmed: list[tuple[int, int, list[str]]] = []
+    for one, two in combinations(range(len(looks)), 2):
+        comparison = compare(looks[one], looks[two], MARGIN)
+        words.update(each.change.word for each in comparison.changes)
+        found = [c.task for c in comparison.changes if c.change.word in ("forgot", "gained")]
+        if found:
+            alarmed.append((one, two, found))
+    pairs = len(looks) * (len(looks) - 1) // 2
+    print(f"{pairs} pairs of {len(looks)} copies, {arguments.steps} steps on {arguments.learn}")
+    print(f"pairs with an alarm  {len(alarmed)}  share {len(alarmed) / pairs:.3f}")
+    print(f"alarms by measure    {dict(Counter(n for *_, found in alarmed for n in found))}")
+    print(f"alarms by copy       {dict(Counter(i for a, b, _ in alarmed for i in (a, b)))}")
+    print(f"words of all changes {dict(words)}")
+
+
 def main() -> None:
     """Simulate families, or audit pairs of models."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -201,8 +294,17 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, help="audit that many pairs of models instead")
     parser.add_argument("--noise", type=float, default=0.01, help="share of a tensor's own spread")
     parser.add_argument("--rows", type=int, default=300, help="rows of each task of the pairs")
+    parser.add_argument("--copies", type=int, help="audit that many tuned copies of --model")
+    parser.add_argument("--model", default="tiny", help="base model of the copies")
+    parser.add_argument("--learn", default="glue/sst2", help="task that the copies are tuned on")
+    parser.add_argument("--steps", type=int, default=40, help="steps of 32 rows of each copy")
+    parser.add_argument("--tasks", default="glue/cola,glue/mrpc,glue/qnli,ag_news")
+    parser.add_argument("--data", type=Path, help="folder of the tasks' data")
+    parser.add_argument("--scores", type=Path, help="file that keeps the scores of the copies")
     arguments = parser.parse_args()
-    if arguments.pairs:
+    if arguments.copies:
+        tuned_alarms(arguments)
+    elif arguments.pairs:
         alarms(arguments.pairs, arguments.noise, arguments.rows)
     else:
         errors(arguments.draws, arguments.table)

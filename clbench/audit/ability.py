@@ -14,7 +14,6 @@ from huggingface_hub import constants
 from scipy.special import softmax
 from transformers import PreTrainedTokenizerBase, StopStringCriteria
 
-from clbench.audit.changes import items_needed
 from clbench.audit.comparison import Flipped
 from clbench.audit.items import check_count, finite
 from clbench.audit.models import AuditedModel
@@ -26,7 +25,6 @@ from clbench.models.classifier import evaluating
 from clbench.models.families import usable_length
 from clbench.models.likelihood import likelihood
 from clbench.models.prompts import PromptEncoder
-from clbench.results.statistics import ALPHA, POWER
 from clbench.tasks.general import GENERAL, WORDINGS, GeneralTask, Question
 from clbench.tasks.hub import copy_of
 
@@ -235,17 +233,11 @@ def _keys(kept: Sequence[tuple[Asked, Answers]]) -> tuple[str, ...]:
     return tuple(key for asked, _ in kept for key in asked.keys)
 
 
-def plan(asked: Sequence[Asked]) -> str:
-    """Return which loss the questions show with 80 % power, if a fifth of the answers flip."""
-    counts = [len(each.questions) for each in asked]
-    q2 = items_needed(1.0, 1e-3, ALPHA / (3 + len(asked))) * 1e-6  # and language, format, Brier
-    losses = "{:.2f} to {:.2f}".format(
-        *(math.sqrt(0.2 * q2 / n) for n in (max(counts), min(counts)))
-    )
-    return (
-        f"{min(counts)} to {max(counts)} questions of each general task show a loss of {losses} in "
-        f"accuracy with {POWER:.0%} power, if 20 % of the answers flip."
-    )
+def tests(asked: Sequence[Asked]) -> int:
+    """Return how many measures `scores` yields by which a model is judged."""
+    axes = sum(each.task.axis in each.parts for each in asked)
+    pooled = {part for each in asked for part in each.parts & {"format", "calibration"}}
+    return axes + len(pooled)
 
 
 def flipped(asked: Asked, base: Answers, tuned: Answers, most: int) -> Iterator[Flipped]:
@@ -262,6 +254,11 @@ def signed_gaps(confidence: Floats, hit: np.typing.NDArray[np.bool_]) -> Floats:
     gaps = hit - confidence
     bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
     return np.asarray(np.sign(np.bincount(bins, gaps, BINS))[bins] * gaps, np.float64)
+
+
+def usual(task: GeneralTask) -> int:
+    """Return how many questions of a task are asked by default."""
+    return RANKED if task.choices else WRITTEN
 
 
 def chosen(names: Sequence[str]) -> tuple[dict[str, frozenset[str]], list[str]]:
@@ -289,12 +286,13 @@ def load(
     base: str,
     data: str | Path | None,
     count: int | None = None,
+    times: float = 1.0,
     seed: int = 0,
     wordings: int = 1,
 ) -> tuple[list[Asked], list[str]]:
     """Return the questions of general tasks to a base model, and notes on those not to be had.
 
-    There are at most `count` of each task, by default `RANKED` or `WRITTEN`. Raises a
+    There are at most `times` `count` of each task, by default `RANKED` or `WRITTEN`. Raises a
     SettingsError if a number is not allowed, and a DataError if a task that is named, or all of a
     group, cannot be read.
     """
@@ -307,7 +305,8 @@ def load(
     asked, missing, problem = list[Asked](), list[str](), None
     for name, own in parts.items():
         task = GENERAL[name]
-        most, here = count or (RANKED if task.choices else WRITTEN), copy_of(folder, task.hub)
+        most = math.ceil(times * (count or usual(task)))
+        here = copy_of(folder, task.hub)
         try:
             if problem and not (here or name in names or constants.HF_HUB_OFFLINE):
                 raise problem  # nor would others be found

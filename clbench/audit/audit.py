@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from clbench.audit import ability, changes, items
+from clbench.audit import ability, items, planning
 from clbench.audit.comparison import Comparison, Flipped, compare
+from clbench.audit.gate import Gate
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
 from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, PutBack, check_change
 from clbench.audit.scores import ItemScores, Part
@@ -19,7 +20,7 @@ from clbench.audit.weights import TUNED, Mixer, drift, groups_of
 from clbench.core.errors import ModelError, SettingsError, join_names, named
 from clbench.core.files import digest
 from clbench.core.user_code import own_state
-from clbench.results.statistics import ALPHA, POWER
+from clbench.results.statistics import ALPHA, spend
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
 
@@ -27,8 +28,6 @@ TEXTS = 300
 """Held-out texts of the language loss."""
 DRIFT_TEXTS = 200
 """Texts on which hidden states are compared."""
-UNRELATED = 0.5
-"""Share of items that flip between two unrelated models of accuracy ½."""
 MOST_SHOWN = 20
 """Flipped items of each kind that are kept to be read."""
 
@@ -38,10 +37,12 @@ Key = tuple[Part, str]
 def identify(base: str, tuned: Sequence[str], seed: int = 0, **settings: object) -> str:
     """Return a digest of what makes two audits the same: the models' contents, and settings.
 
+    `detect` and `until_settled` count only where they are set.
     Raises a ClbenchError if no tuned model is given, one is given twice, or one is not found.
     """
     if not tuned:
         raise SettingsError("there is no tuned model to audit. Name at least one.")
+    settings = {k: v for k, v in settings.items() if v or k not in ("detect", "until_settled")}
     names: dict[str, str] = {}
     for name in tuned:
         if (content := json.dumps(identity(name))) in names:
@@ -66,6 +67,8 @@ def audit(
     texts: int = TEXTS,
     margin: float = MARGIN,
     detect: float | None = None,
+    until_settled: bool = False,
+    gate: Gate | None = None,
     localise: bool = False,
     device: str = "auto",
     seed: int = 0,
@@ -95,8 +98,13 @@ def audit(
     margin
         Largest change that does not matter, in accuracy and in nats.
     detect
-        Smallest change of accuracy worth detecting: `note` gets a line, before the scoring, on
-        whether the rows suffice.
+        Loss of accuracy that the rows shall show with 80 % power: it chooses their number instead
+        of `rows`, as far as the tasks have so many.
+    until_settled
+        Whether to go on with twice as many rows and texts, twice at most, until every change has a
+        verdict. The error rate is spent over these looks.
+    gate
+        What must hold for each tuned model.
     localise
         Whether to restore the base model's weights in one group of layers at a time, and score
         again.
@@ -105,7 +113,8 @@ def audit(
     seed
         Seed of rows, folds and masks.
     tell, note
-        Called with a line on what is being done, and with one to keep.
+        Called with a line on what is being done, and with one to keep, such as on the loss that the
+        rows can show.
 
     Raises
     ------
@@ -122,10 +131,13 @@ def audit(
     settings: dict[str, Any] = {"rows": rows, "texts": texts, "margin": margin}
     if questions is not None or rephrase != 1:
         settings |= {"questions": questions, "rephrase": rephrase}
-    key = identify(base, tuned, seed, tasks=tasks, data=data, corpus=corpus, **settings)
+    more: dict[str, Any] = {**settings, "detect": detect, "until_settled": until_settled}
+    key = identify(base, tuned, seed, tasks=tasks, data=data, corpus=corpus, **more)
     where = resolve_device(device)
     corpus = resolve_corpus(corpus, Path.cwd(), named("corpus"))
     probed = items.load_items(others, data=data, rows=rows, seed=seed)
+    if gate is not None:
+        gate.check([*(each.name for each in probed), *general])
     tell("loading models")
     first = load_base(base)
     if general and not first.answers:
@@ -136,37 +148,76 @@ def audit(
     asked, missing = ability.load(
         tasks, base=base, data=data, count=questions, seed=seed, wordings=rephrase
     )
+
+    def load(
+        rows: int, questions: int | None, times: float
+    ) -> tuple[list[items.Items], list[ability.Asked]]:
+        found = items.load_items(others, data=data, rows=math.ceil(times * rows), seed=seed)
+        return found, ability.load(
+            tasks,
+            base=base,
+            data=data,
+            count=questions,
+            times=times,
+            seed=seed,
+            wordings=rephrase,
+        )[0]
+
     models = [load_tuned(name, first) for name in tuned]
-    tell("preparing texts")
-    loss = items.LanguageLoss(first, corpus, texts, seed, where)
     generic = tasks != items.DEFAULT_TASKS
-    auditor = Auditor(first, probed, loss, where, margin, generic, tell, asked)
+    tests = 1 + sum(1 + items.has_head_for(first, each, generic=generic) for each in probed)
+    tests += ability.tests(asked)
     if detect is not None:
-        note(auditor.plan(detect))
-    elif asked:
-        note(ability.plan(asked))
+        rows = max(items.FEWEST_ROWS, planning.rows_needed(detect, tests))
+        questions = rows if asked else questions
+    times = planning.LOOKS[-1] if until_settled else 1
+    if times > 1 or rows != settings["rows"]:
+        probed, asked = load(rows, questions, times)
+    sizes = {each.name: len(each.rows) for each in probed}
+    sizes |= {each.task.name: len(each.questions) for each in asked}
+    reach = [len(each.rows) / rows for each in probed]
+    reach += [len(each.questions) / (questions or ability.usual(each.task)) for each in asked]
+    most = math.ceil(rows * max(1.0, *reach))
+    looks = planning.looks(rows, most) if until_settled else (rows,)
+    if sizes:
+        note(planning.plan(sizes, tests, detect))
+    for count, alpha in zip(looks, spend(looks), strict=True):
+        if count != rows:
+            note("Not all comparisons are settled: looking at more items of each task.")
+        tell("preparing texts")
+        wanted = texts * count // looks[0]
+        loss = items.LanguageLoss(first, corpus, wanted, seed, where)
+        last = count == looks[-1]
+        chosen = (probed, asked) if last else load(rows, questions, count / rows)
+        auditor = Auditor(first, chosen[0], loss, where, margin, generic, tell, chosen[1], alpha)
+        before, *afters = [auditor.look(model) for model in (first, *models)]
+        comparisons = [auditor.compare(before, after) for after in afters]
+        if all(comparison.is_settled for comparison in comparisons):
+            break
     compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
-    before, *afters = [auditor.look(model) for model in (first, *models)]
     audits = []
-    for model, after in zip(models, afters, strict=True):
+    for model, after, comparison in zip(models, afters, comparisons, strict=True):
         tell(f"{model.name}: weights and hidden states")
         layers = drift(first, model, compared, where)
         regained = tuple(auditor.put_back(model, after)) if localise else ()
-        comparison = auditor.compare(before, after)
+        decision = None if gate is None else gate.decide(comparison)
         notes = (*first.notes, *model.notes, *auditor.without_behaviour(model, comparison))
         if before.weights["features"] == after.weights["features"] and not comparison.identical:
             notes = (*notes, "All weights below the head are the base model's.")
-        audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes))
+        audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes, decision))
     pairs = zip(combinations(models, 2), combinations(afters, 2), strict=True)
     return Audit(
         base,
         tuple(audits),
         tuple(Between(one.name, two.name, auditor.compare(*pair)) for (one, two), pair in pairs),
         {
-            "tasks": [*(each.name for each in probed), *(each.task.name for each in asked)],
+            "tasks": [*sizes],
             "corpus": corpus_name(corpus),
             **settings,
+            "rows": count,
+            "texts": wanted,
             "seed": seed,
+            **({"looks": list(looks), "alpha": alpha} if until_settled else {}),
         },
         (
             *([] if generic else [items.BUILT_IN]),
@@ -175,7 +226,7 @@ def audit(
             *(
                 f"{each.name}: {each.training} of the {len(each.rows)} rows are from its training "
                 "set; a model tuned on them looks better than it is."
-                for each in probed
+                for each in chosen[0]
                 if each.training
             ),
         ),
@@ -212,21 +263,8 @@ class Auditor:
     """Whether a head without names of classes has those of a task of as many."""
     tell: Callable[[str], None]
     asked: Sequence[ability.Asked] = ()
-
-    def plan(self, change: float) -> str:
-        """Return whether the rows show a change of accuracy; that depends on how many flip."""
-        own = [items.has_head_for(self.base, each, generic=self.generic) for each in self.tasks]
-        sizes = {each.name: len(each.rows) for each in self.tasks}
-        sizes |= {each.task.name: len(each.questions) for each in self.asked}
-        fewest, count = min(sizes.items(), key=lambda each: each[1], default=("no task", 0))
-        needed = changes.items_needed(1.0, change, ALPHA / (1 + len(sizes) + sum(own)))
-        share, words = count / needed, "are too few"
-        if share > change:  # as at least that share flips
-            words = f"suffice if at most {100 * min(share, 1.0):.0f} % of them flip"
-        return (
-            f"{named('detect', change)}: {count} rows of {fewest} {words} "
-            f"({100 * POWER:.0f} % power); {math.ceil(UNRELATED * needed):,} suffice in any case."
-        )
+    alpha: float = ALPHA
+    """Error rate of a comparison."""
 
     def look(self, model: AuditedModel) -> Observation:
         """Return what a model predicts."""
@@ -276,6 +314,7 @@ class Auditor:
             ],
             identical=before.weights == after.weights,
             flipped=flipped,
+            alpha=self.alpha,
         )
 
     def without_behaviour(self, model: AuditedModel, comparison: Comparison) -> Iterator[str]:

@@ -61,7 +61,8 @@ class Change:
     level
         Level of the interval; all intervals of a family hold jointly at 1 − its error rate.
     p, p_family
-        Two-sided p of this change alone, and corrected for the family (Bonferroni).
+        Two-sided p of this change alone, and corrected (Bonferroni) for the family and for the
+        share of the error rate that is spent here.
     verdict
         ``equivalent`` if the interval lies within the margin; else ``worse`` or ``better`` if it
         excludes 0; else ``no difference shown``.
@@ -134,9 +135,8 @@ class Flips:
         1934), which excludes 0 exactly where McNemar's test rejects, and the score interval of
         Tango (1998, Statistics in Medicine 17), which also covers the chance in that number.
         """
-        k, m, tail = self.gained, self.gained + self.lost, (1.0 - level) / 2
-        low = float(betaincinv(k, m - k + 1, tail)) if k else 0.0
-        high = float(betaincinv(k + 1, m - k, 1.0 - tail)) if k < m else 1.0
+        m = self.gained + self.lost
+        low, high = clopper_pearson(self.gained, m, level)
         score = tango(self.gained, self.lost, self.n, level)
         return min(m * (2 * low - 1) / self.n, score[0]), max(m * (2 * high - 1) / self.n, score[1])
 
@@ -144,6 +144,13 @@ class Flips:
         """Return the change to judge."""
         difference, variance = self.gained - self.lost, max(self.gained + self.lost, 1) / self.n
         return Sample(difference / self.n, self.p, self.interval, variance)
+
+
+def clopper_pearson(k: int, n: int, level: float) -> Bounds:
+    """Return the exact interval of a share of which k of n were seen (Clopper & Pearson 1934)."""
+    tail = (1.0 - level) / 2
+    low = float(betaincinv(k, n - k + 1, tail)) if k else 0.0
+    return low, float(betaincinv(k + 1, n - k, 1.0 - tail)) if k < n else 1.0
 
 
 def tango(gained: int, lost: int, n: int, level: float) -> Bounds:
@@ -255,6 +262,6 @@ def judge(samples: Mapping[Key, Sample], margin: float, alpha: float = ALPHA) ->
         if verdict == "no difference shown":  # to exclude 0, or to lie within both margins
             distance = max(size, margin - size)
             needed = items_needed(sample.variance, distance, rate, (1.0 + POWER) / 2)
-        p = sample.p, min(1.0, tests * sample.p)
+        p = sample.p, min(1.0, ALPHA / rate * sample.p)
         changes[name] = Change(sample.difference, low, high, 1.0 - rate, *p, verdict, needed)
     return changes

@@ -5,14 +5,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from clbench.audit.chance import Share, beyond_chance, p_above
 from clbench.audit.changes import UNCHANGED, Change, Flips, Sample, judge, mean_change
 from clbench.audit.scores import PARTS, ItemScores, Paired, Part
-from clbench.results.statistics import Verdict, Word
+from clbench.results.statistics import ALPHA, Verdict, Word
 
 LANGUAGE = "language"
 LOSSES_FIRST: Sequence[Verdict] = ("worse", "no difference shown", "better", "equivalent")
 LEAST_ABOVE = 0.05
 """Least accuracy above chance of which a share is taken: those of less are noise."""
+CANNOT_SHOW = "cannot show forgetting: the base model is not above chance"
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,18 @@ class MeasureChange:
         The change of the mean, judged.
     items
         Some of the flipped items.
+    cannot_show_forgetting
+        Whether the base model is not shown to be above chance, so that it has nothing to lose.
+    sample
+        The change before it was judged with others.
     """
 
     measure: ItemScores
     paired: Paired = field(repr=False)
     change: Change
     items: tuple[Flipped, ...] = field(default=(), repr=False)
+    cannot_show_forgetting: bool = False
+    sample: Sample | None = field(default=None, repr=False)
 
     @property
     def task(self) -> str:
@@ -87,6 +95,14 @@ class MeasureChange:
         pair = self.paired
         return Flips.of(pair.base == 1, pair.tuned == 1) if pair.is_binary else None
 
+    @cached_property
+    def beyond_chance(self) -> tuple[Share, Share] | None:
+        """Shares lost and gained beyond chance; None where a guess is not one of k answers."""
+        choices = self.measure.choices
+        if self.flips is None or choices is None or choices < 2:
+            return None
+        return beyond_chance(self.paired, choices)
+
     @property
     def title(self) -> str:
         """What the change is about."""
@@ -102,7 +118,11 @@ class MeasureChange:
         items = f"{n} items"
         if flips is not None:
             items = f"{flips.lost} lost and {flips.gained} gained of {n} items"
-        return f"{self.change}, {items}{self.change.remedy('rows')}"
+        if self.beyond_chance is not None:
+            lost, gained = (round(n * share.value) for share in self.beyond_chance)
+            items += f" (beyond chance: {lost} and {gained})"
+        mark = f"; {CANNOT_SHOW}" if self.cannot_show_forgetting else ""
+        return f"{self.change}, {items}{self.change.remedy('rows')}{mark}"
 
     @property
     def lost_share(self) -> tuple[float, float, float] | None:
@@ -122,14 +142,20 @@ class MeasureChange:
         if self.is_loss:
             return {"what": self.measure.description, **means, **self.change.to_json()}
         share, low, high = self.lost_share or (None, None, None)
-        flips = self.flips
+        flips, beyond = self.flips, self.beyond_chance or (None, None)
         return {
             "metric": self.measure.metric,
             "n": len(self.paired),
             "flips_lost": None if flips is None else flips.lost,
             "flips_gained": None if flips is None else flips.gained,
+            "choices": self.measure.choices,
+            **{
+                f"{way}_beyond_chance": None if each is None else each._asdict()
+                for way, each in zip(("lost", "gained"), beyond, strict=True)
+            },
             **means,
             "chance": self.measure.chance,
+            "cannot_show_forgetting": self.cannot_show_forgetting,
             "chance_adjusted_loss": share,
             "chance_adjusted_low": low,
             "chance_adjusted_high": high,
@@ -149,11 +175,19 @@ class Comparison:
         Further metrics of the same tasks, each at its own level.
     identical
         Whether all weights are the same.
+    alpha
+        Error rate of the family: less than 0.05 if it is spent over several looks.
     """
 
     changes: tuple[MeasureChange, ...]
     identical: bool = False
     exploratory: tuple[MeasureChange, ...] = ()
+    alpha: float = ALPHA
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every change has a verdict other than that no difference is shown."""
+        return all(each.change.verdict != "no difference shown" for each in self.changes)
 
     @property
     def language(self) -> MeasureChange | None:
@@ -205,6 +239,7 @@ def compare(
     identical: bool = False,
     flipped: Flippers = lambda measure: (),
     sampled: Callable[[ItemScores, Paired], Sample] | None = None,
+    alpha: float = ALPHA,
 ) -> Comparison:
     """Return the changes of all measures that both models have, judged as one family.
 
@@ -220,6 +255,8 @@ def compare(
         Returns items to show of a measure whose items are right or wrong.
     sampled
         Returns the change to judge; by default `sample`.
+    alpha
+        Error rate of the family.
     """
     sampled = sampled or sample
     after = {each.what: each for each in tuned}
@@ -233,13 +270,23 @@ def compare(
             for what, each in chosen.items()
         }
         families = [samples] if primary else [{what: each} for what, each in samples.items()]
-        changes = {k: v for family in families for k, v in judge(family, margin).items()}
+        changes = {k: v for family in families for k, v in judge(family, margin, alpha).items()}
+        p = {
+            what: p_above(pairs[what].base, each.chance)
+            for what, each in chosen.items()
+            if each.chance is not None
+        }
+        rate = alpha / len(p) if primary and p else alpha
         return tuple(
-            MeasureChange(each, pairs[what], changes[what], tuple(flipped(each)))
+            MeasureChange(
+                *(each, pairs[what], changes[what], tuple(flipped(each))),
+                cannot_show_forgetting=p.get(what, 0.0) >= rate,
+                sample=samples[what],
+            )
             for what, each in chosen.items()
         )
 
-    return Comparison(judged(primary=True), identical, judged(primary=False))
+    return Comparison(judged(primary=True), identical, judged(primary=False), alpha)
 
 
 def sample(measure: ItemScores, paired: Paired) -> Sample:

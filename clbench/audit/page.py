@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from clbench.audit.changes import Change
 from clbench.audit.comparison import MeasureChange
+from clbench.audit.gate import CODES
 from clbench.audit.result import FORMAT, Audit, ModelAudit
 from clbench.core import __version__, files
 from clbench.core.errors import RunFolderError, named, printable
@@ -66,6 +67,7 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
         "audit.html",
         audit=audit,
         headline=headline,
+        decisions=decisions(audit),
         explanation=explanation(audit),
         remedy=remedy(audit),
         figures=[write_figure(each, out / "figures", formats) for each in draw_all(drawn, formats)],
@@ -136,6 +138,13 @@ REMEDY = (
 """From the README: ten seeds, differences from plain fine-tuning."""
 
 
+def decisions(audit: Audit) -> list[str]:
+    """Return a line for each model on whether it passes the gate, the worst first; none without."""
+    made = [(each.decision, each.name) for each in audit.models if each.decision is not None]
+    made.sort(key=lambda pair: list(CODES).index(pair[0].word))
+    return [decision.headline(name) for decision, name in made]
+
+
 def headline(model: ModelAudit, base: str) -> str:
     """Return the verdict on what a model is used for in one line, and the words of the rest."""
     if model.comparison.identical:
@@ -154,6 +163,7 @@ def headline(model: ModelAudit, base: str) -> str:
 def explanation(audit: Audit) -> list[str]:
     """Return sentences on what the numbers and words mean, and how sure they are."""
     loss = any(model.comparison.language for model in audit.models)
+    looks = [f"{look:,}" for look in audit.settings.get("looks", ())]
     return [
         "Below 0 is worse: differences are tuned minus base in accuracy"
         + (
@@ -163,6 +173,15 @@ def explanation(audit: Audit) -> list[str]:
         "not, and excludes 0. unclear: neither.",
         "All intervals of a model hold jointly at 95 % or more, so the risk of even one false "
         "forgot, gained or kept is at most 5 %.",
+        *(
+            [
+                f"Looks were planned at {', '.join(looks)} rows. This one, at "
+                f"{audit.settings['rows']:,}, spends {audit.settings['alpha']:.4f} of the error "
+                "rate, so these risks are those of all looks together."
+            ]
+            if looks
+            else []
+        ),
     ]
 
 

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from clbench.audit.comparison import Comparison
+from clbench.audit.gate import Decision
 from clbench.core.errors import SettingsError, named
 
 if TYPE_CHECKING:
@@ -38,11 +39,15 @@ class ModelAudit:
     layers: tuple["Drift", ...] = ()
     put_back: tuple[PutBack, ...] = ()
     notes: tuple[str, ...] = ()
+    decision: Decision | None = None
+    """Whether it passes the gate, if there is one."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
+        gate = {} if self.decision is None else {"gate": self.decision.to_json(self.name)}
         return {
             "model": self.name,
+            **gate,
             **self.comparison.to_json(),
             "layers": [
                 {"name": layer.name, "weights": layer.weights, "cka": layer.similarity}

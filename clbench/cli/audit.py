@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from clbench.audit.scores import PARTS
 from clbench.cli.arguments import Only, argument, command
 from clbench.cli.console import duration, note, say, show_rows, working
@@ -20,10 +22,19 @@ if TYPE_CHECKING:
     from clbench.audit.result import Audit
 
 EMPTY = 3
-"""Exit code of a gate that has nothing to check."""
+"""Exit code of a gate that has nothing to check, or not enough evidence."""
 
 Base = Annotated[str, argument("BASE", "Base model: built-in, a folder, or a hub name.")]
 Common = Annotated[RunOptions, Only("plugins data device")]
+
+
+def print_template(wanted: bool) -> None:
+    """Print a gate file and end the program, if that is wanted."""
+    if wanted:
+        from clbench.audit.gate import TEMPLATE
+
+        say(TEMPLATE.rstrip())
+        raise typer.Exit
 
 
 @command
@@ -63,7 +74,8 @@ def audit(
         Option("A change counts as kept if its interval lies within ±X (accuracy, nats).", "X"),
     ] = 0.02,
     detect: Annotated[
-        float | None, Option("Say first whether the rows suffice to show a change of X.", "X")
+        float | None,
+        Option("Take the rows that show a loss of X in accuracy with 80 % power.", "X"),
     ] = None,
     logs: Annotated[
         bool,
@@ -71,6 +83,9 @@ def audit(
             "BASE and TUNED are folders or files of logs: of lm-eval, lighteval, inspect or Every "
             "Eval Ever, or tables. No model is loaded."
         ),
+    ] = False,
+    until_settled: Annotated[
+        bool, Option("Look at twice as many rows, twice at most, until no change is unclear.")
     ] = False,
     localise: Annotated[
         bool, Option("Restore one layer at a time to find where the loss arises; slower.")
@@ -87,6 +102,19 @@ def audit(
         Sequence[str],
         Option("Exit with code 1 unless all changes (in PART) are kept or gained.", "[PART:]kept"),
     ] = (),
+    gate: Annotated[
+        Path | None,
+        Option("Decide by what this file requires: exit code 0, 1 or 3.", "GATE.toml"),
+    ] = None,
+    gate_template: Annotated[
+        bool,
+        typer.Option(
+            "--gate-template",
+            help="Print a file for --gate, and exit.",
+            is_eager=True,
+            callback=print_template,
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         where("Folder of the page and audit.json.", "DIR", default="audit/MODELS-DIGEST"),
@@ -95,27 +123,33 @@ def audit(
     """Find out what fine-tuned models forgot of their base model.
 
     Compares language, features and behaviour item by item, and shows where the models moved. Writes
-    a page and audit.json. Exit code 1 if --fail-if applies or --require does not hold, and 3 if one
-    of them names a part that was not measured.
+    a page and audit.json. Exit code 1 if --fail-if applies, --require does not hold or --gate
+    fails, and 3 if one of them names a part that was not measured, or the gate lacks evidence.
 
     For example:
 
       clbench audit bert-base-uncased my-tuned-model
       clbench audit DIR/base DIR/tuned --tasks mine.toml --require features:kept
       clbench audit --logs lm-eval/base lm-eval/tuned --fail-if arithmetic:-0.02
+      clbench audit --gate-template > gate.toml
     """
     from clbench.audit import page as pages
+    from clbench.audit.gate import CODES, read_gate
 
+    requirements = None if gate is None else read_gate(gate)
     gates = [*map(parse_condition, fail_if or ()), *map(parse_requirement, require or ())]
     load_plugins(options.plugins)
     start = time.monotonic()
     if logs:
-        if localise or detect is not None:
-            raise SettingsError("--localise and --detect need models. Leave them out with --logs.")
+        if localise or detect is not None or until_settled:
+            options_of_models = "--localise, --detect and --until-settled need models"
+            raise SettingsError(f"{options_of_models}. Leave them out with --logs.")
         from clbench.audit.logs.audit import audit_logs
 
         with working("reading logs") as tell:
-            audited = audit_logs(base, tuned, tasks=tasks or (), margin=margin, tell=tell)
+            audited = audit_logs(
+                base, tuned, tasks=tasks or (), margin=margin, gate=requirements, tell=tell
+            )
         identity = audited.identity
     else:  # these import torch, for which --help and logs should not wait
         from clbench.audit import audit as auditing
@@ -123,8 +157,9 @@ def audit(
 
         chosen = tuple(tasks or default_tasks(base, options.data))
         settings: Any = dict(  # noqa: C408
-            tasks=chosen, data=options.data, corpus=corpus, rows=rows, texts=texts, margin=margin
-        )
+            tasks=chosen, data=options.data, corpus=corpus, rows=rows, texts=texts, margin=margin,
+            detect=detect, until_settled=until_settled,
+        )  # fmt: skip
         if questions is not None or rephrase != 1:
             settings |= {"questions": questions, "rephrase": rephrase}
         identity = auditing.identify(base, tuned, **settings)
@@ -133,11 +168,12 @@ def audit(
     with locked(out, marker=out / pages.FILE), working("writing the page") as tell:
         if not logs:
             tell("loading models")
-            settings |= {"localise": localise, "detect": detect, "device": options.device}
+            settings |= {"gate": requirements, "localise": localise, "device": options.device}
             audited = auditing.audit(base, tuned, **settings, tell=tell, note=note)
         tell("writing the page")
         page = pages.write_audit(audited, out)
-    say(*map(printable, audited.notes))
+    decisions = pages.decisions(audited)
+    say(*decisions, *map(printable, audited.notes))
     for model in audited.models:
         say(pages.headline(model, base))
         _show_measures(model.comparison)
@@ -155,7 +191,8 @@ def audit(
         for part in sorted({part for part, _ in gates} - {"", *model.comparison.words})
     ]
     note(*failed, *empty)
-    return 1 if failed else EMPTY if empty else 0
+    codes = {CODES[model.decision.word] for model in audited.models if model.decision}
+    return 1 if failed or 1 in codes else EMPTY if empty or EMPTY in codes else 0
 
 
 @command

@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 MOST_ERRORS = 8
 """Errors of a file that a message lists."""
-HEADER = re.compile(r"""\[\[?[\w."' -]+\]\]?$""")
+HEADER = re.compile(r"""\[\[?[\w."'/ -]+\]\]?$""")
 """The header of a table."""
 PLACE = re.compile(r"""(?:\[\[(\w+)\]\] (\d+)(?: '[^']*')?|\[([^]]+)\])? ?("[^"]*"|[\w-]*)""")
 """Table and key at the begin of an error."""

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from clbench.audit.items import Items, class_order, load_items, probe
 from clbench.audit.mend import mend
 from clbench.audit.models import load_base, load_tuned, same_names
 from clbench.audit.page import check_folder, default_folder, headline, write_audit
+from clbench.audit.planning import rows_needed
 from clbench.audit.scores import ItemScores, Paired
 from clbench.audit.weights import cka
 from clbench.cli.app import main
@@ -30,6 +32,7 @@ from clbench.cli.audit import failures, parse_condition, parse_requirement
 from clbench.core.errors import ClbenchError, SettingsError
 from clbench.core.files import locked
 from clbench.models.locate import TINY, TINY_GPT
+from clbench.results.statistics import spend
 from clbench.tasks.task import Rows
 
 Copy = Callable[..., str]
@@ -47,6 +50,13 @@ def shuffle_layer(model: Any) -> None:
     for value in model.base_model.encoder.layer[1].parameters():
         order = torch.randperm(value.numel(), generator=generator)
         value.copy_(value.flatten()[order].view_as(value))
+
+
+def add_noise(model: Any) -> None:
+    """Move every weight a little."""
+    generator = torch.Generator().manual_seed(0)
+    for value in model.parameters():
+        value.add_(torch.randn(value.shape, generator=generator), alpha=0.002)
 
 
 @pytest.fixture(scope="module")
@@ -268,8 +278,65 @@ def test_the_program_fails_if_asked_to(
     assert re.search(r"--require features:kept: .* fails on synthetic/sentiment, feat", shown.err)
     # A log has a line for each step of the work.
     assert re.search(r"^tiny: features of synthetic/sentiment \(\d+ s\)$", shown.err, re.MULTILINE)
-    assert main([*words, "--detect", "0.01"]) == 0
-    assert "--detect 0.01: 100 rows of synthetic/sentiment are too few" in capsys.readouterr().err
+    # What the rows can show is said before they are scored.
+    first = re.search(
+        "^100 rows of synthetic/sentiment show a loss of .*$", shown.err, re.MULTILINE
+    )
+    assert first
+    assert first.start() < shown.err.index("tiny: features of")
+
+
+@pytest.mark.slow
+def test_rows_are_chosen_by_the_loss_that_they_show(copy: Copy) -> None:
+    notes: list[str] = []
+    options = {"tasks": ["synthetic/sentiment"], "texts": 60, "note": notes.append}
+    found = audit("tiny", [copy()], detect=0.15, **options)
+    assert found.settings["rows"] == rows_needed(0.15, 2) != 500
+    assert len(found.models[0].comparison.tasks[0].paired) == found.settings["rows"]
+    assert "the task has no more" not in notes[0]
+    assert found.identity != audit("tiny", [copy()], **options, rows=60).identity
+
+
+@pytest.mark.slow
+def test_an_audit_looks_until_it_is_settled(copy: Copy, tmp_path: Path) -> None:
+    options: Any = {**QUICK, "rows": 60, "until_settled": True}
+    settled = audit("tiny", [copy()], **options)
+    assert settled.settings["looks"] == [60, 120, 240]
+    assert settled.settings["rows"] == 60
+    noisy = audit("tiny", [copy(add_noise)], **options)
+    (model,) = noisy.models
+    assert model.comparison.is_settled or noisy.settings["rows"] == 240
+    assert noisy.settings["rows"] > 60
+    assert noisy.settings["texts"] == noisy.settings["rows"]  # as many, from 60 on
+    spent = dict(zip([60, 120, 240], spend([60, 120, 240]), strict=True))
+    assert noisy.settings["alpha"] == model.comparison.alpha == spent[noisy.settings["rows"]]
+    assert "Looks were planned at 60, 120, 240 rows." in write_audit(noisy, tmp_path).read_text()
+
+
+@pytest.mark.slow
+def test_a_gate_decides_the_exit_code_and_the_first_line(
+    copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["audit", "tiny", copy(shuffle_layer), "--tasks", "synthetic/sentiment"]
+    words += ["--rows", "100", "--texts", "60", "--out", str(tmp_path / "audit"), "--gate"]
+    decided = {
+        "[language]\nnot_worse_by = 50\n": (0, "pass: "),
+        "[language]\nnot_worse_by = 0.05\n": (1, "fail: "),
+        "[features]\nnot_worse_by = 0.001\n": (3, "not enough evidence: "),
+        "[knowledge]\nbetter_by = 0.1\n": (3, "not enough evidence: "),
+    }
+    for number, (text, (code, begin)) in enumerate(decided.items()):
+        (gate := tmp_path / f"{number}.toml").write_text(text)
+        assert main([*words, str(gate)]) == code
+        first = capsys.readouterr().out.splitlines()[0]
+        assert first.startswith(begin)
+        page = (tmp_path / "audit" / "index.html").read_text()
+        assert page.index(escape(first)) < page.index("Base model:")
+        stored = json.loads((tmp_path / "audit" / "audit.json").read_text())
+        assert stored["models"][0]["gate"]["headline"] == first
+    gate.write_text('["synthetic/sentimant"]\nbetter_by = 0.1\n')
+    assert main([*words, str(gate)]) == 2
+    assert "Did you mean 'synthetic/sentiment'" in capsys.readouterr().err
 
 
 def test_requirements_are_of_a_part_or_of_all() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from clbench.audit.comparison import Comparison, compare, sample
+from clbench.audit.gate import Gate
 from clbench.audit.logs.noise import Pair, RunNoise
 from clbench.audit.logs.scores import ModelLogs, check_same, read_logs
 from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, check_change
@@ -26,6 +27,7 @@ def audit_logs(
     *,
     tasks: Sequence[str] = (),
     margin: float = MARGIN,
+    gate: Gate | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Audit:
     """Return what tuned models lost of their base model, by logs of both; no model is loaded.
@@ -39,6 +41,8 @@ def audit_logs(
         Tasks to compare; by default all, which all models must have.
     margin
         Largest change of a score that does not matter.
+    gate
+        What must hold for each tuned model.
     tell
         Called with a line on what is being done.
 
@@ -58,10 +62,13 @@ def audit_logs(
         models.append(read_logs(name, tasks))
     tell("comparing")
     first, *others = models
+    if gate is not None:
+        gate.check([each.task for each in first.scores])
     audits = []
     for logs in others:
         comparison, notes = _compare(first, logs, margin)
-        audits.append(ModelAudit(logs.name, comparison, notes=tuple(notes)))
+        decision = None if gate is None else gate.decide(comparison)
+        audits.append(ModelAudit(logs.name, comparison, notes=tuple(notes), decision=decision))
     scores = [
         [each.what, digest(" ".join(each.keys)), digest(each.runs.tobytes())]
         for logs in models
