@@ -289,13 +289,28 @@ def test_wordings_beyond_those_of_the_tables_are_refused(hub: Path) -> None:
         audit("tiny-gpt", ["tiny-gpt"], tasks=["copa"], data=hub, rephrase=0)
 
 
-def test_the_loss_that_questions_can_show(hub: Path) -> None:
-    few, many = (replace(asked("boolq", hub), questions=[None] * n) for n in (50, 100))  # type: ignore[list-item]
-    text = ability.plan([few, many])
-    quantiles = norm.ppf(1 - 0.05 / 5 / 2) + norm.ppf(0.8)
-    losses = [quantiles * (0.2 / n) ** 0.5 for n in (100, 50)]
-    assert "50 to 100 questions" in text
-    assert f"a loss of {losses[0]:.2f} to {losses[1]:.2f}" in text
+def test_more_questions_are_looked_at_until_settled(hub: Path) -> None:
+    notes: list[str] = []
+    found = audit(
+        "tiny-gpt",
+        ["tiny-gpt"],
+        tasks=["boolq"],
+        data=hub,
+        texts=40,
+        questions=20,
+        detect=None,
+        until_settled=True,
+        note=notes.append,
+    )
+    assert found.models[0].comparison.is_settled  # the same weights change nothing
+    assert found.settings["looks"][0] == 500
+    assert "rows of boolq show a loss of" in notes[0]
+
+
+def test_every_measure_is_a_test(hub: Path) -> None:
+    one = replace(asked("boolq", hub), parts=frozenset({"reading", "calibration"}))
+    assert ability.tests([one]) == 2
+    assert ability.tests([replace(one, parts=frozenset({"calibration"}))]) == 1
 
 
 def test_flipped_questions_are_shown(hub: Path) -> None:
