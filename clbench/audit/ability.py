@@ -30,8 +30,8 @@ from clbench.tasks.hub import copy_of
 
 BINS = 10
 """Bins of equal width of confidence."""
-BATCH = 16
-"""Most answers that are written at a time."""
+BATCH, TOKENS = 64, 1 << 15
+"""Most answers that are written at a time, and most tokens of them with their prompts."""
 RANKED, WRITTEN, FEWEST = 100, 50, 20
 """Default questions of a task whose answers are ranked, and written; and the fewest."""
 SPARE = 4
@@ -159,10 +159,13 @@ def _write(reader: Reader, prompts: Sequence[str], task: GeneralTask) -> list[st
     stops = {*([ends] if isinstance(ends, int) else ends or ()), tokenizer.eos_token_id} - {None}
     until = StopStringCriteria(tokenizer, list(task.stops)) if task.stops else None
     pad, texts = int(tokenizer.pad_token_id), dict[int, str]()
-    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
-    for start in range(0, len(order), BATCH):
-        rows = order[start : start + BATCH]
-        options: Any = {"padding": True, "return_tensors": "pt", "add_special_tokens": not chat}
+    options: Any = {"add_special_tokens": not chat}
+    sizes = [len(ids) + most for ids in tokenizer(list(prompts), **options)["input_ids"]]
+    options |= {"padding": True, "return_tensors": "pt"}
+    order = sorted(range(len(prompts)), key=lambda i: -sizes[i])
+    while order:
+        size = min(BATCH, max(1, TOKENS // sizes[order[0]]))
+        rows, order = order[:size], order[size:]
         inputs = tokenizer([prompts[i] for i in rows], **options).to(network.device)
         with evaluating(network):
             written = write(network, inputs, sorted(stops), most, pad_id=pad, until=until)
