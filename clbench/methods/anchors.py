@@ -210,6 +210,7 @@ class Mixout(Method):
         if self.anchor == "previous":
             self._anchor = stage.snapshot(list(matrices(stage.model)))
         self._masks = Masks(stage.random_seed("mixout"), self.p, stage.device)
+        stage.streams["mixout"] = self._masks
         self._weights = dict(stage.model.named_parameters())
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
@@ -238,6 +239,14 @@ class Masks:
         factors = torch.empty(shape, device=self._device)
         factors.bernoulli_(1.0 - self._rate, generator=self._generator)
         return factors.mul_(1.0 / (1.0 - self._rate))
+
+    def get_state(self) -> Tensor:
+        """Return the state of the stream."""
+        return (self._generator if self._bits is None else self._bits).get_state()
+
+    def set_state(self, state: Tensor) -> None:
+        """Continue from a state."""
+        (self._generator if self._bits is None else self._bits).set_state(state)
 
 
 def mix(weights: dict[str, nn.Parameter], anchor: Snapshot, masks: Masks) -> dict[str, Tensor]:

@@ -75,6 +75,12 @@ class Batch:
         rows = torch.arange(len(self.labels), device=self.labels.device)
         return rows[:, None].expand_as(self.labels)
 
+    def prompts(self) -> tuple[Tensor, Tensor]:
+        """Return where each row begins and where its answer is first predicted, shape (b,)."""
+        first, mask = self.inputs["predict"][:, 0], self.inputs.get("attention_mask")
+        # Padding may be on the left.
+        return torch.zeros_like(first) if mask is None else mask.int().argmax(1), first
+
     def among_compared(self, outputs: Tensor) -> Tensor:
         """Return outputs of shape (b, …, outputs), -inf for classes that the loss leaves out."""
         if self.compared is None:
