@@ -186,13 +186,21 @@ class Mixer:
             for name in group.parameters
         }
 
+    def share(self, weight: torch.Tensor, mixture: Mixture) -> float:
+        """Return the share α that a weight of the tuned model has in a mixture."""
+        found = (n for n, target, *_ in self._weights if target is weight)
+        return 1.0 if (name := next(found, None)) is None else self._alpha(name, mixture)
+
+    def _alpha(self, name: str, mixture: Mixture) -> float:
+        shares = dict(mixture.groups)
+        names = self._groups.get(name, ())
+        return next((shares[n] for n in names if n in shares), mixture.alpha)
+
     @torch.no_grad()
     def apply(self, mixture: Mixture) -> None:
         """Set the weights."""
-        shares = dict(mixture.groups)
         for name, target, start, tuned in self._weights:
-            names = self._groups.get(name, ())
-            alpha = next((shares[n] for n in names if n in shares), mixture.alpha)
+            alpha = self._alpha(name, mixture)
             value = tuned
             if alpha != 1.0 or mixture.largest < 1.0:
                 base = start.to(tuned.device)

@@ -158,12 +158,16 @@ def mend(
         float | None,
         Option("Take base + A · (tuned − base); default: the best of some mixtures.", "A"),
     ] = None,
+    merge: Annotated[
+        bool, Option("Merge a LoRA adapter into its base; default: scale it, and keep it one.")
+    ] = False,
     force: Annotated[bool, Option("Write the model even if it makes a task worse.")] = False,
 ) -> int:
     """Mix a tuned model's weights with its base model's, to get back what was forgotten.
 
     Tries mixtures on some rows, chooses the best by what it keeps and has learned, and scores it on
-    others. Writes the model as safetensors with a card, unless no mixture beats the tuned model.
+    others. Writes the model as safetensors with a card, unless no mixture beats the tuned model; of
+    a LoRA adapter, the scaled adapter.
     Writes nothing, and exits with code 1, if a task to keep is worse on the other rows, or the task
     learned is worse and none to keep is better.
     """
@@ -182,6 +186,7 @@ def mend(
                 data=options.data,
                 rows=rows,
                 alpha=alpha,
+                merge=merge,
                 device=options.device,
                 tell=tell,
             )
@@ -203,6 +208,12 @@ def mend(
     show_rows(lines, ("task", *numbers, ""), right=numbers, unbroken=0)
     if alpha is None:
         say(f"Chosen: {mended.chosen}. The accuracies are on rows not used to choose it.")
+    if mended.merged is not None:
+        changes = [f"{name} {change}" for name, change in mended.merged_changes.items()]
+        say(
+            f"Merged instead, {mended.merged}: {'; '.join(changes)} compared with this adapter "
+            "(--merge writes the better one on the rows of the choice)."
+        )
     if mended.worse:
         note(f"This mixture makes {join_names(mended.worse)} worse.")
         if not force:

@@ -139,8 +139,8 @@ def test_a_resumed_training_protects_the_base_model(tmp_path: Path, method: str)
         (make_decoder, "kl-anchor", {"weight": 5.0}),
         (make_decoder, "kl-anchor", {"weight": 5.0, "at": "text", "text_length": 16}),
     ],
-    ids=lambda value: value.get("at", "") if isinstance(value, dict) else getattr(
-        value, "__name__", value
+    ids=lambda value: (
+        value.get("at", "") if isinstance(value, dict) else getattr(value, "__name__", value)
     ),
 )
 def test_random_masks_and_texts_go_on_where_they_stopped(
