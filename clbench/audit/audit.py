@@ -131,7 +131,8 @@ def audit(
         comparison = auditor.compare(before, after)
         notes = (*first.notes, *model.notes, *auditor.without_behaviour(model, comparison))
         if before.weights["features"] == after.weights["features"] and not comparison.identical:
-            notes = (*notes, "All weights below the head are the base model's.")
+            where_same = "of the encoder" if first.is_encoder_decoder else "below the head"
+            notes = (*notes, f"All weights {where_same} are the base model's.")
         audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes))
     pairs = zip(combinations(models, 2), combinations(afters, 2), strict=True)
     return Audit(
@@ -210,7 +211,7 @@ class Auditor:
         self.tell(f"{model.name}: language")
         language = self.loss.scores(model)
         weights: dict[Part, str] = {
-            "features": digest_of(model.backbone) + model.computation,
+            "features": digest_of(model.encoder) + model.computation,
             "behaviour": digest_of(model.model) + model.computation,
         }
         return Observation((language, *scores), predictions, weights, model.head)

@@ -198,7 +198,7 @@ def probe(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     folds; the model is frozen.
     """
     vectors = embed_rows(
-        model.backbone, model.tokenizer, items.rows, length_of(model), device, "mean"
+        model.encoder, model.tokenizer, items.rows, length_of(model), device, "mean"
     )
     finite(vectors, model)
     predicted = np.empty(len(items.rows), dtype=np.int64)
@@ -242,7 +242,9 @@ def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     pad, chat = int(tokenizer.pad_token_id or 0), bool(tokenizer.chat_template)
     remedy = "Correct it, or remove it: without one, prompts are plain text."
     try:
-        encoder = prompts.PromptEncoder(tokenizer, length_of(model), 1, chat, remedy=remedy)
+        encoder = prompts.PromptEncoder(
+            tokenizer, length_of(model), 1, chat, model.is_encoder_decoder, remedy
+        )
         rows = encoder.encode(items.task, items.rows, to_train=False)
     except ModelError as error:
         raise ModelError(f"model {model.name!r}, on {items.name}: {error}") from error
@@ -301,7 +303,7 @@ class LanguageLoss:
         self._base, self._device = base, device
         kind: Literal["mlm", "clm"] | None = None
         if base.head == "language":  # it may be a model of the user's own
-            kind = "clm" if base.is_decoder else "mlm"
+            kind = "clm" if base.answers else "mlm"
         self._task = task = language.LanguageTask(
             base.name,
             seed=seed,
@@ -312,8 +314,11 @@ class LanguageLoss:
             kind=kind,
         )
         self._batches = list(task.batches(texts, torch_stream("audit-masks", seed), BATCH))
-        self.texts = sum(map(losses.size_of, self._batches))
         tokens = "masked-token" if task.kind == "mlm" else "next-token"
+        if base.is_encoder_decoder:
+            tokens, task.loss = "second-half", losses.second_halves
+            self._batches = [*map(losses.halved, self._batches)]
+        self.texts = sum(map(losses.size_of, self._batches))
         self.keys = keys_of(texts if len(texts) == self.texts else map(str, range(self.texts)))
         self.description = f"{tokens} loss on {self.texts} held-out texts of {corpus_name(corpus)}"
         self.title = "language"

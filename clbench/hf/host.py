@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 
 from clbench.core.errors import ModelError, SettingsError, count, describe_errors, join_names
-from clbench.models import answering, classifier, encoding, families, likelihood
+from clbench.models import classifier, encoding, families, likelihood
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
@@ -38,7 +38,7 @@ class HostedModel(classifier.TaskModel):
     def __init__(self, model: Any) -> None:
         is_language_model = model.get_output_embeddings() is not None
         backbone = model if is_language_model else model.base_model
-        find = answering.family_of_whole if is_language_model else families.family_of
+        find = families.family_of_whole if is_language_model else families.family_of
         super().__init__(backbone, find(backbone))
         self.is_language_model = is_language_model
         if not is_language_model:
