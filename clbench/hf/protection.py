@@ -16,7 +16,6 @@ from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.tasks.corpus import resolve_corpus
 from clbench.training import engine
-from clbench.training.streams import continue_streams
 
 RANDOM = "clbench_random_{}.safetensors"
 """File of the random streams of one process, by its number, in a checkpoint."""
@@ -250,9 +249,9 @@ class Protection(TrainerCallback):  # type: ignore[misc]
     def load_streams(self, checkpoint: Path) -> None:
         """Continue the random streams from a checkpoint."""
         path = checkpoint / RANDOM.format(self.stage.rank)
-        if path.is_file():
-            continue_streams(self.stage.streams, load_file(path))
-        elif self.stage.streams:
+        for name, state in (load_file(path) if path.is_file() else {}).items():
+            self.stage.streams.setdefault(name, torch.Generator()).set_state(state)
+        if self.stage.streams and not path.is_file():
             self.stage.note(f"{checkpoint} has no {path.name}: masks and texts start anew.")
 
     def logs(self) -> dict[str, float]:

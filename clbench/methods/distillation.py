@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from clbench.core.errors import SettingsError
 from clbench.methods.base import Method
 from clbench.tasks.corpus import corpus_name, read_corpus
-from clbench.training.batches import Batch
+from clbench.training.batches import Batch, Endless
 from clbench.training.stage import Context, Snapshot, Stage
-from clbench.training.streams import Endless
 
 
 class LwF(Method):
@@ -161,9 +160,11 @@ class KLAnchor(Method):
 
     def before_stage(self, stage: Stage) -> None:
         """Start the stage's stream of texts."""
-        self._stream = stage.streams["text numbers"] = Endless(
-            lambda: torch.randperm(len(self._corpus), generator=stage.rng("texts")).tolist()
+        self._stream = Endless(
+            lambda order: torch.randperm(len(self._corpus), generator=order).tolist(),
+            stage.rng("texts"),
         )
+        stage.streams["batches"] = self._stream
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch plus the divergence."""

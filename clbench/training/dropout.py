@@ -31,13 +31,12 @@ class MaskStream:
 
     def get_state(self) -> Tensor:
         """Return the state of the stream."""
-        numbers: Any = self._bits.state
-        return torch.from_numpy(numbers["state"]["state"].view(np.int64).copy())
+        return torch.from_numpy(self._bits.state["state"]["state"].view(np.int64))
 
     def set_state(self, state: Tensor) -> None:
         """Continue from a state."""
-        numbers: Any = self._bits.state
-        numbers["state"]["state"][:] = state.numpy().view(np.uint64)
+        numbers = self._bits.state
+        numbers["state"]["state"] = state.numpy().view(np.uint64)
         self._bits.state = numbers
 
     def mask(self, shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:

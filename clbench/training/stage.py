@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from clbench.training.batches import Batch, TaskData, length_grouped
 from clbench.training.device import Precision
 from clbench.training.dropout import MaskStream
 from clbench.training.protocol import Protocol
-from clbench.training.streams import Stream
 
 Snapshot = dict[str, Tensor]
 Floats = np.typing.NDArray[np.float32]
@@ -188,7 +187,7 @@ class Stage(Context):
     log
         Curves that the method adds: name to a list of ``[step, value]``.
     streams
-        Random streams of the method by name, which a training that resumes continues.
+        Random streams of the method by name, which have `get_state` and `set_state`.
     """
 
     index: int = 0
@@ -204,7 +203,7 @@ class Stage(Context):
     log: dict[str, list[list[float]]] = field(default_factory=dict)
     heads: frozenset[str] = frozenset()
     shown_before: Mapping[str, int] = field(default_factory=dict)
-    streams: dict[str, Stream] = field(default_factory=dict)
+    streams: dict[str, Any] = field(default_factory=dict)
 
     @property
     def data(self) -> TaskData:
@@ -262,7 +261,8 @@ class Stage(Context):
         """Return the method's own CPU generator `name`, which keeps its state in the stage."""
         if name not in self.streams:
             self.streams[name] = torch_stream(*self.stream("method", name))
-        return cast(torch.Generator, self.streams[name])
+        generator: torch.Generator = self.streams[name]
+        return generator
 
     def random_seed(self, name: str) -> int:
         """Return the seed of the method's own stream `name`, for other libraries."""
