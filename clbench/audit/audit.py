@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from clbench.audit import changes, items
+from clbench.audit import relearn as relearning
 from clbench.audit.comparison import Comparison, Flipped, compare
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
 from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, PutBack, check_change
@@ -64,6 +65,8 @@ def audit(
     margin: float = MARGIN,
     detect: float | None = None,
     localise: bool = False,
+    relearn: int | None = None,
+    relearn_rate: float = relearning.RATE,
     device: str = "auto",
     seed: int = 0,
     tell: Callable[[str], None] = lambda text: None,
@@ -91,6 +94,9 @@ def audit(
     localise
         Whether to restore the base model's weights in one group of layers at a time, and score
         again.
+    relearn, relearn_rate
+        Training rows on which copies of the models relearn each task whose loss in behaviour is
+        shown, and the learning rate; see `clbench.audit.relearn`.
     device
         ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
     seed
@@ -105,10 +111,14 @@ def audit(
     """
     check_change("margin", margin)
     check_change("detect", detect)
+    check_change("relearn_rate", relearn_rate)
     items.check_count("rows", rows, items.FEWEST_ROWS)
     items.check_count("texts", texts, items.FEWEST_TEXTS)
     items.check_count("seed", seed)
-    settings = {"rows": rows, "texts": texts, "margin": margin}
+    settings: dict[str, Any] = {"rows": rows, "texts": texts, "margin": margin}
+    if relearn is not None:
+        items.check_count("relearn", relearn, 1)
+        settings |= {"relearn": relearn, "relearn_rate": relearn_rate}
     key = identify(base, tuned, seed, tasks=tuple(tasks), data=data, corpus=corpus, **settings)
     where = resolve_device(device)
     corpus = resolve_corpus(corpus, Path.cwd(), named("corpus"))
@@ -121,6 +131,13 @@ def audit(
     auditor = Auditor(first, probed, loss, where, margin, tuple(tasks) != items.DEFAULT_TASKS, tell)
     if detect is not None:
         note(auditor.plan(detect))
+    relearner = None
+    if relearn is not None:
+        parts = {
+            (each.name, "behaviour"): relearning.lesson(each, relearn, seed, where)
+            for each in probed
+        }
+        relearner = relearning.Relearner(first, parts, relearn, relearn_rate, margin, tell)
     compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
     before, *afters = [auditor.look(model) for model in (first, *models)]
     audits = []
@@ -133,7 +150,10 @@ def audit(
         if before.weights["features"] == after.weights["features"] and not comparison.identical:
             where_same = "of the encoder" if first.is_encoder_decoder else "below the head"
             notes = (*notes, f"All weights {where_same} are the base model's.")
-        audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes))
+        relearned = relearner(model, comparison) if relearner else ()
+        if relearner and not relearned:
+            notes = (*notes, "Nothing to relearn: no loss in behaviour is shown.")
+        audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, relearned, notes))
     pairs = zip(combinations(models, 2), combinations(afters, 2), strict=True)
     return Audit(
         base,

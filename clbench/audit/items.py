@@ -238,19 +238,25 @@ def classify(model: AuditedModel, items: Items, order: Sequence[int], device: to
 
 def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     """Return the class whose answer a decoder finds most probable for each row, shape (n,)."""
-    tokenizer = model.tokenizer
-    pad, chat = int(tokenizer.pad_token_id or 0), bool(tokenizer.chat_template)
-    remedy = "Correct it, or remove it: without one, prompts are plain text."
-    try:
-        encoder = prompts.PromptEncoder(
-            tokenizer, length_of(model), 1, chat, model.is_encoder_decoder, remedy
-        )
-        rows = encoder.encode(items.task, items.rows, to_train=False)
-    except ModelError as error:
-        raise ModelError(f"model {model.name!r}, on {items.name}: {error}") from error
+    rows, pad = prompted(model, items.task, items.rows), int(model.tokenizer.pad_token_id or 0)
     scorer = likelihood.AnswerScorer(model.model.to(device), pad_id=pad)
     scores = finite(map_rows(scorer, rows, pad, device), model)
     return np.asarray(scores.argmax(1), np.int64)
+
+
+def prompted(
+    model: AuditedModel, task: Task, rows: Rows, *, to_train: bool = False
+) -> encoding.PromptRows:
+    """Return rows of a task as prompts with answers to choose from, or to train on."""
+    chat = bool(model.tokenizer.chat_template)
+    remedy = "Correct it, or remove it: without one, prompts are plain text."
+    options = length_of(model), 1, chat, model.is_encoder_decoder, remedy
+    try:
+        return prompts.PromptEncoder(model.tokenizer, *options).encode(
+            task, rows, to_train=to_train
+        )
+    except ModelError as error:
+        raise ModelError(f"model {model.name!r}, on {task.name}: {error}") from error
 
 
 def finite(values: Values, model: AuditedModel) -> Values:

@@ -64,9 +64,9 @@ class Mended:
     write_adapter
         If the tuned model is an adapter that can be scaled: function that writes the one chosen
         into a folder.
-    merged, merged_changes
+    merged
         For such an adapter: the best mixture that only a merged model can be, and its changes from
-        the one chosen.
+        the one chosen, by task.
     """
 
     base: str
@@ -81,8 +81,7 @@ class Mended:
     settings: Mapping[str, Any]
     instead: Mixture | None = None
     write_adapter: Callable[[Path], None] | None = field(default=None, repr=False)
-    merged: Mixture | None = None
-    merged_changes: Mapping[str, Change] = field(default_factory=dict)
+    merged: tuple[Mixture, Mapping[str, Change]] | None = None
 
     @property
     def unseen(self) -> list[tuple[str, float, float, Change]]:
@@ -122,8 +121,8 @@ class Mended:
             },
             "merged": self.merged
             and {
-                **_plain(self.merged),
-                "changes": {name: c.to_json("word") for name, c in self.merged_changes.items()},
+                **_plain(self.merged[0]),
+                "changes": {name: c.to_json("word") for name, c in self.merged[1].items()},
             },
         }
 
@@ -248,11 +247,11 @@ def mend(
 
     names = [each.name for each in finals]
     after, changes = test(chosen)
-    merged, merged_changes = None, {}
+    merged = None
     if scales and alpha is None:
-        merged = best(trimmed=True).mixture
-        flips = {name: Flips.of(after[name], hit) for name, hit in final(merged).items()}
-        merged_changes = judge({name: each.sample() for name, each in flips.items()}, MARGIN)
+        other = best(trimmed=True).mixture
+        samples = {n: Flips.of(after[n], hit).sample() for n, hit in final(other).items()}
+        merged = other, judge(samples, MARGIN)
     instead = None
     if losses(changes, names[-1]):
         others = [p for p in points if p.mixture == Mixture(p.mixture.alpha) not in (chosen, BASE)]
@@ -280,7 +279,6 @@ def mend(
         instead,
         partial(adapters.write_scaled, tuned, first, mixer, chosen, second) if scales else None,
         merged,
-        merged_changes,
     )
     return mended, second
 

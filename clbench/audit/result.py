@@ -7,6 +7,7 @@ from clbench.audit.comparison import Comparison
 from clbench.core.errors import SettingsError, named
 
 if TYPE_CHECKING:
+    from clbench.audit.relearn import Relearned
     from clbench.audit.weights import Drift
 
 MARGIN = 0.02
@@ -37,6 +38,7 @@ class ModelAudit:
     comparison: Comparison
     layers: tuple["Drift", ...] = ()
     put_back: tuple[PutBack, ...] = ()
+    relearned: tuple["Relearned", ...] = ()
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -49,6 +51,7 @@ class ModelAudit:
                 for layer in self.layers
             ],
             "put_back": [asdict(each) for each in self.put_back],
+            "relearned": [each.to_json() for each in self.relearned],
             "notes": list(self.notes),
         }
 

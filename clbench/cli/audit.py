@@ -64,6 +64,15 @@ def audit(
     localise: Annotated[
         bool, Option("Restore one layer at a time to find where the loss arises; slower.")
     ] = False,
+    relearn: Annotated[
+        int | None,
+        Option(
+            "Train copies on N other rows of each lost task: what comes back was not lost.", "N"
+        ),
+    ] = None,
+    relearn_rate: Annotated[
+        float, Option("Learning rate of --relearn; few rows at a usual rate destroy more.", "X")
+    ] = 1e-5,
     fail_if: Annotated[
         Sequence[str],
         Option(
@@ -99,8 +108,9 @@ def audit(
     load_plugins(options.plugins)
     start = time.monotonic()
     if logs:
-        if localise or detect is not None:
-            raise SettingsError("--localise and --detect need models. Leave them out with --logs.")
+        if localise or detect is not None or relearn is not None:
+            own = "--localise, --detect and --relearn"
+            raise SettingsError(f"{own} need models. Leave them out with --logs.")
         from clbench.audit.logs.audit import audit_logs
 
         with working("reading logs") as tell:
@@ -114,6 +124,8 @@ def audit(
         settings: Any = dict(  # noqa: C408
             tasks=chosen, data=options.data, corpus=corpus, rows=rows, texts=texts, margin=margin
         )
+        if relearn is not None:
+            settings |= {"relearn": relearn, "relearn_rate": relearn_rate}
         identity = auditing.identify(base, tuned, **settings)
     out = out or pages.default_folder(base, tuned, identity)
     pages.check_folder(out, identity)
@@ -128,7 +140,7 @@ def audit(
     for model in audited.models:
         say(pages.headline(model, base))
         _show_measures(model.comparison)
-        say(*(f"  {printable(line)}" for line in model.notes))
+        say(*(f"  {printable(str(line))}" for line in (*model.relearned, *model.notes)))
     for pair in audited.between:
         same = " the same weights" if pair.comparison.identical else ""
         say(f"{printable(pair.second)} compared with {printable(pair.first)}:{same}")
@@ -209,11 +221,9 @@ def mend(
     if alpha is None:
         say(f"Chosen: {mended.chosen}. The accuracies are on rows not used to choose it.")
     if mended.merged is not None:
-        changes = [f"{name} {change}" for name, change in mended.merged_changes.items()]
-        say(
-            f"Merged instead, {mended.merged}: {'; '.join(changes)} compared with this adapter "
-            "(--merge writes the better one on the rows of the choice)."
-        )
+        mixture, changes = mended.merged
+        differences = "; ".join(f"{name} {change}" for name, change in changes.items())
+        say(f"A merged model ({mixture}; --merge) minus this adapter: {differences}.")
     if mended.worse:
         note(f"This mixture makes {join_names(mended.worse)} worse.")
         if not force:

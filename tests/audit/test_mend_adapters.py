@@ -43,7 +43,7 @@ def test_a_scaled_adapter_is_the_mixture_and_stays_an_adapter(
     out = tmp_path / "mended"
     assert main(["mend", "tiny", tuned, *TASKS, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "Merged instead, α = 1, largest" in shown
+    assert "A merged model (α = 1, largest" in shown
     found = json.loads((out / "mend.json").read_text())
     chosen = found["chosen"]
     assert found["adapter"]
