@@ -127,9 +127,11 @@ class Relearner:
             if what not in self._controls:
                 self._controls[what] = self._scored(self.base, what)
             base, tuned = self._controls[what], self._scored(model, what)
-            samples[each.title, "tuned"] = sample(Paired(pair.keys, pair.tuned, tuned))
-            samples[each.title, "base"] = sample(Paired(pair.keys, pair.base, base))
-            samples[each.title, "left"] = sample(Paired(pair.keys, base, tuned))
+            samples[each.title, "tuned"] = sample(
+                each.measure, Paired(pair.keys, pair.tuned, tuned)
+            )
+            samples[each.title, "base"] = sample(each.measure, Paired(pair.keys, pair.base, base))
+            samples[each.title, "left"] = sample(each.measure, Paired(pair.keys, base, tuned))
         changes = judge(samples, self.margin)
         parts = ("tuned", "base", "left")
         return tuple(
