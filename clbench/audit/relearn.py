@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,12 +31,19 @@ STEPS, BATCH = 40, 8
 
 @dataclass(frozen=True)
 class Lesson:
-    """How a task is relearned: rows to train on, for a model, and its scores of the items."""
+    """How a task is relearned.
 
-    rows: Callable[[AuditedModel], encoding.EncodedRows]
+    Attributes
+    ----------
+    rows
+        Returns rows to train a model on, and the outputs of its head for the classes; None in place
+        of these if it answers in words.
+    score
+        Returns a model's scores of the items.
+    """
+
+    rows: Callable[[AuditedModel], tuple[encoding.EncodedRows, list[int] | None]]
     score: Callable[[AuditedModel], Floats]
-    order: Callable[[AuditedModel], list[int] | None] = lambda model: None
-    """Outputs of the model's head for the classes; None if it answers in words."""
 
 
 def lesson(task: items.Items, rows: int, seed: int, device: torch.device) -> Lesson:
@@ -55,17 +61,13 @@ def lesson(task: items.Items, rows: int, seed: int, device: torch.device) -> Les
         )
     rng = numpy_stream("relearned rows", task.name, seed)
     few = train.take(rng.permutation(free[stratified(train.labels[free], rows, rng)]))
-    order = partial(items.class_order, items=task)
 
-    def encoded(model: AuditedModel) -> encoding.EncodedRows:
-        if order(model) is None:
-            return items.prompted(model, task.task, few, to_train=True)
-        return encoding.encode(few, model.tokenizer, items.length_of(model))
+    def encoded(model: AuditedModel) -> tuple[encoding.EncodedRows, list[int] | None]:
+        if (order := items.class_order(model, task)) is None:
+            return items.prompted(model, task.task, few, to_train=True), None
+        return encoding.encode(few, model.tokenizer, items.length_of(model)), order
 
-    def score(model: AuditedModel) -> Floats:
-        return items.hits(model, task, "behaviour", device).astype(np.float64)
-
-    return Lesson(encoded, score, order)
+    return Lesson(encoded, lambda m: items.hits(m, task, "behaviour", device).astype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Relearner:
         """Return the scores of a copy of a model that is trained by a lesson."""
         self.tell(f"{model.name}: {what[0]} relearned on {count(self.rows, 'row')}")
         own = self.lessons[what]
-        return own.score(trained(model, own.rows(model), own.order(model), self.rate))
+        return own.score(trained(model, *own.rows(model), self.rate))
 
 
 def trained(

@@ -21,9 +21,6 @@ was .745 with 50, .767 with 8 and .773 without sorting; padding adds 2, 7 and 43
 """
 
 
-END = object()
-
-
 class Endless(Iterator[Any]):
     """The items of one pass after another, which draw from generators; it can be continued."""
 
@@ -34,11 +31,11 @@ class Endless(Iterator[Any]):
         self._starts = [each.get_state() for each in generators]
 
     def __next__(self) -> Any:
-        if (item := next(self._items, END)) is END:
-            self._begin()
-            item = next(self._items)
-        self._count += 1
-        return item
+        for item in self._items:
+            self._count += 1
+            return item
+        self._begin()
+        return next(self)
 
     def _begin(self) -> None:
         self._starts = [each.get_state() for each in self._generators]

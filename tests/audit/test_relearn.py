@@ -115,14 +115,15 @@ def test_relearned_rows_are_not_scored(learned: str) -> None:
     assert items[0].training  # training rows are scored, too
     base, device = load_base(learned), torch.device("cpu")
     own = lesson(items[0], 20, 0, device)
-    rows: Any = own.rows(base)
+    encoded = own.rows(base)
+    rows: Any = encoded[0]
     texts = base.tokenizer.batch_decode(np.split(rows.ids, rows.offsets[1:-1]))
     scored = base.tokenizer(list(items[0].rows.first), truncation=True, max_length=128)["input_ids"]
     assert len(rows) == len(texts) == 20
     assert int(rows.labels.sum()) == 10
     assert not {*texts} & {*base.tokenizer.batch_decode(scored)}
     before = {name: value.clone() for name, value in base.model.state_dict().items()}
-    trained(base, rows, own.order(base), 1e-3)
+    trained(base, *encoded, 1e-3)
     after = base.model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     with pytest.raises(ClbenchError, match=r"relearn=.*has .* training rows that are not scored"):
@@ -146,7 +147,7 @@ def test_a_decoder_whose_answers_were_swapped_relearns_them(
     with monkeypatch.context() as patch:
         patch.setattr("clbench.audit.relearn.STEPS", 60)
         rows = lesson(items, 300, 0, torch.device("cpu")).rows(plain)
-        learned = trained(plain, rows, None, 1e-3).model
+        learned = trained(plain, *rows, 1e-3).model
 
     def keep(name: str) -> str:
         learned.save_pretrained(tmp_path / name)
