@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from clbench.audit import ability, items, planning
+from clbench.audit import relearn as relearning
 from clbench.audit.comparison import Comparison, Flipped, compare
 from clbench.audit.gate import Gate
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
@@ -70,6 +71,8 @@ def audit(
     until_settled: bool = False,
     gate: Gate | None = None,
     localise: bool = False,
+    relearn: int | None = None,
+    relearn_rate: float = relearning.RATE,
     device: str = "auto",
     seed: int = 0,
     tell: Callable[[str], None] = lambda text: None,
@@ -108,6 +111,9 @@ def audit(
     localise
         Whether to restore the base model's weights in one group of layers at a time, and score
         again.
+    relearn, relearn_rate
+        Training rows on which copies of the models relearn each task whose loss in behaviour is
+        shown, and the learning rate; see `clbench.audit.relearn`.
     device
         ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
     seed
@@ -123,6 +129,7 @@ def audit(
     """
     check_change("margin", margin)
     check_change("detect", detect)
+    check_change("relearn_rate", relearn_rate)
     items.check_count("rows", rows, items.FEWEST_ROWS)
     items.check_count("texts", texts, items.FEWEST_TEXTS)
     items.check_count("seed", seed)
@@ -131,6 +138,9 @@ def audit(
     settings: dict[str, Any] = {"rows": rows, "texts": texts, "margin": margin}
     if questions is not None or rephrase != 1:
         settings |= {"questions": questions, "rephrase": rephrase}
+    if relearn is not None:
+        items.check_count("relearn", relearn, 1)
+        settings |= {"relearn": relearn, "relearn_rate": relearn_rate}
     more: dict[str, Any] = {**settings, "detect": detect, "until_settled": until_settled}
     key = identify(base, tuned, seed, tasks=tasks, data=data, corpus=corpus, **more)
     where = resolve_device(device)
@@ -194,6 +204,13 @@ def audit(
         comparisons = [auditor.compare(before, after) for after in afters]
         if all(comparison.is_settled for comparison in comparisons):
             break
+    relearner = None
+    if relearn is not None:
+        parts = {
+            (each.name, "behaviour"): relearning.lesson(each, relearn, seed, where)
+            for each in chosen[0]
+        }
+        relearner = relearning.Relearner(first, parts, relearn, relearn_rate, margin, tell)
     compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
     audits = []
     for model, after, comparison in zip(models, afters, comparisons, strict=True):
@@ -203,8 +220,13 @@ def audit(
         decision = None if gate is None else gate.decide(comparison)
         notes = (*first.notes, *model.notes, *auditor.without_behaviour(model, comparison))
         if before.weights["features"] == after.weights["features"] and not comparison.identical:
-            notes = (*notes, "All weights below the head are the base model's.")
-        audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes, decision))
+            where_same = "of the encoder" if first.is_encoder_decoder else "below the head"
+            notes = (*notes, f"All weights {where_same} are the base model's.")
+        relearned = relearner(model, comparison) if relearner else ()
+        if relearner and not relearned:
+            notes = (*notes, "Nothing to relearn: no loss in behaviour is shown.")
+        findings = comparison, tuple(layers), regained, relearned
+        audits.append(ModelAudit(model.name, *findings, notes, decision))
     pairs = zip(combinations(models, 2), combinations(afters, 2), strict=True)
     return Audit(
         base,
@@ -286,7 +308,7 @@ class Auditor:
         self.tell(f"{model.name}: language")
         language = self.loss.scores(model)
         weights: dict[Part, str] = {
-            "features": digest_of(model.backbone) + model.computation,
+            "features": digest_of(model.encoder) + model.computation,
             "behaviour": digest_of(model.model) + model.computation,
         }
         weights |= {each.part: weights["behaviour"] for each in scores if each.part != "features"}

@@ -228,7 +228,7 @@ def probe(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     folds; the model is frozen.
     """
     vectors = embed_rows(
-        model.backbone, model.tokenizer, items.rows, length_of(model), device, "mean"
+        model.encoder, model.tokenizer, items.rows, length_of(model), device, "mean"
     )
     finite(vectors, model)
     predicted = np.empty(len(items.rows), dtype=np.int64)
@@ -268,17 +268,25 @@ def classify(model: AuditedModel, items: Items, order: Sequence[int], device: to
 
 def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     """Return the class whose answer a decoder finds most probable for each row, shape (n,)."""
-    tokenizer = model.tokenizer
-    pad, chat = int(tokenizer.pad_token_id or 0), bool(tokenizer.chat_template)
-    remedy = "Correct it, or remove it: without one, prompts are plain text."
-    try:
-        encoder = prompts.PromptEncoder(tokenizer, length_of(model), 1, chat, remedy=remedy)
-        rows = encoder.encode(items.task, items.rows, to_train=False)
-    except ModelError as error:
-        raise ModelError(f"model {model.name!r}, on {items.name}: {error}") from error
+    rows, pad = prompted(model, items.task, items.rows), int(model.tokenizer.pad_token_id or 0)
     scorer = likelihood.AnswerScorer(model.model.to(device), pad_id=pad)
     scores = finite(map_rows(scorer, rows, pad, device), model)
     return np.asarray(scores.argmax(1), np.int64)
+
+
+def prompted(
+    model: AuditedModel, task: Task, rows: Rows, *, to_train: bool = False
+) -> encoding.PromptRows:
+    """Return rows of a task as prompts with answers to choose from, or to train on."""
+    chat = bool(model.tokenizer.chat_template)
+    remedy = "Correct it, or remove it: without one, prompts are plain text."
+    options = length_of(model), 1, chat, model.is_encoder_decoder, remedy
+    try:
+        return prompts.PromptEncoder(model.tokenizer, *options).encode(
+            task, rows, to_train=to_train
+        )
+    except ModelError as error:
+        raise ModelError(f"model {model.name!r}, on {task.name}: {error}") from error
 
 
 def finite(values: Values, model: AuditedModel) -> Values:
@@ -331,7 +339,7 @@ class LanguageLoss:
         self._base, self._device = base, device
         kind: Literal["mlm", "clm"] | None = None
         if base.head == "language":  # it may be a model of the user's own
-            kind = "clm" if base.is_decoder else "mlm"
+            kind = "clm" if base.answers else "mlm"
         self._task = task = language.LanguageTask(
             base.name,
             seed=seed,
@@ -342,8 +350,11 @@ class LanguageLoss:
             kind=kind,
         )
         self._batches = list(task.batches(texts, torch_stream("audit-masks", seed), BATCH))
-        self.texts = sum(map(losses.size_of, self._batches))
         tokens = "masked-token" if task.kind == "mlm" else "next-token"
+        if base.is_encoder_decoder:
+            tokens, task.loss = "second-half", losses.second_halves
+            self._batches = [*map(losses.halved, self._batches)]
+        self.texts = sum(map(losses.size_of, self._batches))
         self.keys = keys_of(texts if len(texts) == self.texts else map(str, range(self.texts)))
         self.description = f"{tokens} loss on {self.texts} held-out texts of {corpus_name(corpus)}"
         self.title = "language"

@@ -1,11 +1,13 @@
 """Mend a tuned model: choose a mixture with its base, and test it on other rows."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from clbench.audit import adapters
 from clbench.audit.changes import UNCHANGED, Change, Flips, judge
 from clbench.audit.items import Items, has_head_for, hits, load_items
 from clbench.audit.models import AuditedModel, load_base, load_tuned
@@ -13,6 +15,7 @@ from clbench.audit.scores import Bools, Part
 from clbench.audit.weights import BASE, DEPTHS, TUNED, Mixer, Mixture
 from clbench.core.errors import SettingsError, count, named
 from clbench.core.user_code import own_state
+from clbench.models.locate import adapter_folder
 from clbench.results.fronts import front
 from clbench.suite.read import read_suite
 from clbench.training.device import resolve_device
@@ -58,6 +61,12 @@ class Mended:
     instead
         If tasks are `worse`: the best single α that beats the tuned model on the rows of the sweep
         and makes none worse here; None if there is none.
+    write_adapter
+        If the tuned model is an adapter that can be scaled: function that writes the one chosen
+        into a folder.
+    merged
+        For such an adapter: the best mixture that only a merged model can be, and its changes from
+        the one chosen, by task.
     """
 
     base: str
@@ -71,6 +80,8 @@ class Mended:
     changes: Mapping[str, Change]
     settings: Mapping[str, Any]
     instead: Mixture | None = None
+    write_adapter: Callable[[Path], None] | None = field(default=None, repr=False)
+    merged: tuple[Mixture, Mapping[str, Change]] | None = None
 
     @property
     def unseen(self) -> list[tuple[str, float, float, Change]]:
@@ -99,6 +110,7 @@ class Mended:
             "keep": list(self.keep),
             "learn": self.learn,
             "settings": dict(self.settings),
+            "adapter": self.write_adapter is not None,
             "chosen": _plain(self.chosen),
             "points": [
                 {**_plain(p.mixture), "kept": p.kept, "learned": p.learned} for p in self.points
@@ -106,6 +118,11 @@ class Mended:
             "unseen": {
                 name: {"tuned": tuned, "mended": mended, **change.to_json("word")}
                 for name, tuned, mended, change in self.unseen
+            },
+            "merged": self.merged
+            and {
+                **_plain(self.merged[0]),
+                "changes": {name: c.to_json("word") for name, c in self.merged[1].items()},
             },
         }
 
@@ -131,6 +148,7 @@ def mend(
     data: str | Path | None = None,
     rows: int = 500,
     alpha: float | None = None,
+    merge: bool = False,
     device: str = "auto",
     seed: int = 0,
     tell: Callable[[str], None] = lambda text: None,
@@ -152,6 +170,9 @@ def mend(
         Most rows of each task for the final scores; the sweep has 200 others.
     alpha
         The α for all weights, between 0 and 1, in place of a choice.
+    merge
+        Whether to merge a LoRA adapter into the base. By default it stays an adapter, so that its
+        largest changes alone are tried only for comparison.
 
     Returns
     -------
@@ -184,8 +205,12 @@ def mend(
     def score(items: Items) -> Bools:
         return hits(second, items, parts[items.name], where)
 
-    def best() -> Point:  # of equal ones the first, so the tuned model before all
-        return max(points, key=lambda p: p.merit)
+    folder = adapter_folder(tuned)
+    scales = folder is not None and not merge and adapters.is_scalable(folder, second)
+
+    def best(*, trimmed: bool = False) -> Point:
+        allowed = [p for p in points if not scales or (p.mixture.largest < 1.0) == trimmed]
+        return max(allowed, key=lambda p: p.merit)  # of equal ones the first: before all, the tuned
 
     def visit(mixture: Mixture) -> None:
         if mixture not in [point.mixture for point in points]:
@@ -205,19 +230,28 @@ def mend(
                 visit(start.with_group(group, share))
     chosen = best().mixture if alpha is None else Mixture(alpha)
     tell("scoring on rows that the sweep did not see")
-    before = {each.name: score(each) for each in finals}
 
-    def test(mixture: Mixture) -> tuple[dict[str, float], dict[str, Change]]:
+    def final(mixture: Mixture) -> dict[str, Bools]:
         with mixer.mixed(mixture):
-            after = {each.name: score(each) for each in finals}
+            return {each.name: score(each) for each in finals}
+
+    before = final(TUNED)
+
+    def test(mixture: Mixture) -> tuple[dict[str, Bools], dict[str, Change]]:
+        after = final(mixture)
         samples = {
             name: UNCHANGED if mixture == TUNED else Flips.of(before[name], hit).sample()
             for name, hit in after.items()
         }
-        return {name: float(hit.mean()) for name, hit in after.items()}, judge(samples, MARGIN)
+        return after, judge(samples, MARGIN)
 
     names = [each.name for each in finals]
     after, changes = test(chosen)
+    merged = None
+    if scales and alpha is None:
+        other = best(trimmed=True).mixture
+        samples = {n: Flips.of(after[n], hit).sample() for n, hit in final(other).items()}
+        merged = other, judge(samples, MARGIN)
     instead = None
     if losses(changes, names[-1]):
         others = [p for p in points if p.mixture == Mixture(p.mixture.alpha) not in (chosen, BASE)]
@@ -233,7 +267,7 @@ def mend(
         tuple(points),
         chosen,
         {name: float(hit.mean()) for name, hit in before.items()},
-        after,
+        {name: float(hit.mean()) for name, hit in after.items()},
         changes,
         {
             "rows": {each.name: len(each.rows) for each in finals},
@@ -243,6 +277,8 @@ def mend(
             "alpha": alpha,
         },
         instead,
+        partial(adapters.write_scaled, tuned, first, mixer, chosen, second) if scales else None,
+        merged,
     )
     return mended, second
 

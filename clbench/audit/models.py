@@ -21,7 +21,7 @@ from clbench.core.errors import ModelError, printable
 from clbench.core.files import digest
 from clbench.core.limits import bounded
 from clbench.models import checkpoint, locate
-from clbench.models.families import family_of
+from clbench.models.families import Family, family_of, family_of_whole
 from clbench.models.pooling import unread_modules
 from clbench.tasks.spec import label_name
 
@@ -57,10 +57,24 @@ class AuditedModel:
     notes: tuple[str, ...] = ()
 
     @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether an encoder reads, and a decoder writes."""
+        return bool(getattr(self.model.config, "is_encoder_decoder", False))
+
+    @property
     def backbone(self) -> PreTrainedModel:
-        """The part of the model without its head."""
-        backbone: PreTrainedModel = self.model.base_model
-        return backbone
+        """The part of the model without its head; an encoder-decoder as a whole."""
+        return self.model if self.is_encoder_decoder else self.model.base_model
+
+    @property
+    def encoder(self) -> PreTrainedModel:
+        """The part whose hidden states are features: the backbone, or its encoder."""
+        return self.model.get_encoder() if self.is_encoder_decoder else self.backbone
+
+    @property
+    def family(self) -> Family:
+        """The family of the backbone."""
+        return (family_of_whole if self.is_encoder_decoder else family_of)(self.backbone)
 
     @property
     def computation(self) -> str:
@@ -71,12 +85,12 @@ class AuditedModel:
     @property
     def is_decoder(self) -> bool:
         """Whether the model reads from left to right."""
-        return family_of(self.backbone).pooling == "last"
+        return self.family.pooling == "last"
 
     @property
     def answers(self) -> bool:
-        """Whether the model can answer prompts: a decoder with a language-model head."""
-        return self.head == "language" and self.is_decoder
+        """Whether the model can answer prompts: with a decoder and a language-model head."""
+        return self.head == "language" and (self.is_decoder or self.is_encoder_decoder)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -182,7 +196,14 @@ def _load(
     notes = (*notes, *checkpoint.code_notes(config, name))
     head: HeadKind | None = None
     lacking: list[str] = []
-    if kind.endswith("ForSequenceClassification") and type(config) in CLASSIFIERS:
+    if getattr(config, "is_encoder_decoder", False):
+        if kind.endswith("Classification"):
+            raise ModelError(
+                f"model {name!r} is a {kind}: encoder-decoders are audited with their "
+                "language-model head only. Save it as the model that writes."
+            )
+        model, head = checkpoint.load_generator(name), "language"
+    elif kind.endswith("ForSequenceClassification") and type(config) in CLASSIFIERS:
         model, report = checkpoint.read_weights(CLASSIFIERS[type(config)], config, folder, name)
         head, lacking = "classes", sorted(report["missing_keys"])
     elif kind.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel", "ForPreTraining")):

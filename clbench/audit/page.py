@@ -16,7 +16,7 @@ from clbench.audit.comparison import MeasureChange
 from clbench.audit.gate import CODES
 from clbench.audit.result import FORMAT, Audit, ModelAudit
 from clbench.core import __version__, files
-from clbench.core.errors import RunFolderError, named, printable
+from clbench.core.errors import ModelError, RunFolderError, named, printable
 from clbench.core.files import as_folder_error, write_atomically
 from clbench.figures import style
 from clbench.report.drawing import FORMATS, draw_all
@@ -81,8 +81,8 @@ def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")
 def write_mended(mended: "Mended", model: "AuditedModel", out: Path) -> None:
     """Write ``mend.json`` and the front into a folder; and the model, if it beats the tuned one.
 
-    The model is written as safetensors with its tokenizer and a card that says how it was made, and
-    read again. Raises a RunFolderError if something cannot be written.
+    The model, or the scaled adapter, is written as safetensors with its tokenizer and a card that
+    says how it was made, and read again. Raises a RunFolderError if something cannot be written.
     """
     from clbench.audit.models import digest_of, load_base
     from clbench.audit.weights import TUNED
@@ -95,8 +95,13 @@ def write_mended(mended: "Mended", model: "AuditedModel", out: Path) -> None:
     write_atomically(out / "README.md", card(mended))
     with as_folder_error(out), quiet():
         try:
-            model.model.save_pretrained(str(out), safe_serialization=True)
             model.tokenizer.save_pretrained(str(out))
+            if mended.write_adapter is not None:
+                mended.write_adapter(out)
+                return
+            model.model.save_pretrained(str(out), safe_serialization=True)
+        except ModelError:
+            raise
         except Exception as error:  # safetensors and tokenizers have their own for a full disk
             raise error if isinstance(error, OSError) else OSError(str(error)) from error
         if digest_of(load_base(str(out)).model) != digest_of(model.model):
@@ -114,10 +119,13 @@ def card(mended: "Mended") -> str:
             f"kept ({', '.join(mended.keep)}) and accuracy learned ({mended.learn})"
         )
         rows = " on rows not used to choose the mixture"
+    what = f"Weights between `{mended.base}` and `{mended.tuned}`"
+    if mended.write_adapter is not None:
+        what = f"An adapter of `{mended.base}`: `{mended.tuned}`, scaled"
     lines = [
         f"# {Path(mended.tuned).name}, mended",
         "",
-        f"Weights between `{mended.base}` and `{mended.tuned}`: {mended.chosen}, {how}.",
+        f"{what}: {mended.chosen}, {how}.",
         "",
         f"Accuracy{rows}:",
         "",

@@ -8,6 +8,7 @@ from clbench.audit.gate import Decision
 from clbench.core.errors import SettingsError, named
 
 if TYPE_CHECKING:
+    from clbench.audit.relearn import Relearned
     from clbench.audit.weights import Drift
 
 MARGIN = 0.02
@@ -38,6 +39,7 @@ class ModelAudit:
     comparison: Comparison
     layers: tuple["Drift", ...] = ()
     put_back: tuple[PutBack, ...] = ()
+    relearned: tuple["Relearned", ...] = ()
     notes: tuple[str, ...] = ()
     decision: Decision | None = None
     """Whether it passes the gate, if there is one."""
@@ -54,6 +56,7 @@ class ModelAudit:
                 for layer in self.layers
             ],
             "put_back": [asdict(each) for each in self.put_back],
+            "relearned": [each.to_json() for each in self.relearned],
             "notes": list(self.notes),
         }
 

@@ -10,7 +10,6 @@ import torch
 from clbench.audit.items import length_of
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
 from clbench.audit.scores import Floats
-from clbench.models.families import family_of
 from clbench.models.groups import LayerGroup, depth_positions, layer_groups_of
 
 BATCH = 32
@@ -43,7 +42,7 @@ def groups_of(model: AuditedModel) -> list[LayerGroup]:
     Weights behind the last layer, such as a final norm, are ``final``; poolers are left out.
     """
     groups = []
-    for name, parameters in layer_groups_of(model.backbone, family_of(model.backbone), ""):
+    for name, parameters in layer_groups_of(model.backbone, model.family, ""):
         used = tuple(each for each in parameters if "pooler" not in each.split("."))
         if used:
             groups.append(LayerGroup("final" if name == "head" else name, used))
@@ -99,8 +98,8 @@ def cka(first: Floats, second: Floats) -> float:
 
 def _hidden_states(model: AuditedModel, texts: Sequence[str], device: torch.device) -> list[Floats]:
     """Return the hidden states behind the embeddings and each layer, shape (tokens, h) each."""
-    backbone = model.backbone.to(device).eval()
-    options = family_of(model.backbone).options
+    encoder = model.encoder.to(device).eval()
+    options = model.family.options
     parts: list[list[torch.Tensor]] = []
     tokens = 0
     for start in range(0, len(texts), BATCH):
@@ -113,7 +112,7 @@ def _hidden_states(model: AuditedModel, texts: Sequence[str], device: torch.devi
         ).to(device)
         real = batch["attention_mask"].bool()
         with torch.inference_mode():
-            states = backbone(**batch, output_hidden_states=True, **options).hidden_states
+            states = encoder(**batch, output_hidden_states=True, **options).hidden_states
         parts.append([state[real].float().cpu() for state in states])
         tokens += int(real.sum())
         if tokens >= MOST_TOKENS:
@@ -186,13 +185,21 @@ class Mixer:
             for name in group.parameters
         }
 
+    def share(self, weight: torch.Tensor, mixture: Mixture) -> float:
+        """Return the share α that a weight of the tuned model has in a mixture."""
+        found = (n for n, target, *_ in self._weights if target is weight)
+        return 1.0 if (name := next(found, None)) is None else self._alpha(name, mixture)
+
+    def _alpha(self, name: str, mixture: Mixture) -> float:
+        shares = dict(mixture.groups)
+        names = self._groups.get(name, ())
+        return next((shares[n] for n in names if n in shares), mixture.alpha)
+
     @torch.no_grad()
     def apply(self, mixture: Mixture) -> None:
         """Set the weights."""
-        shares = dict(mixture.groups)
         for name, target, start, tuned in self._weights:
-            names = self._groups.get(name, ())
-            alpha = next((shares[n] for n in names if n in shares), mixture.alpha)
+            alpha = self._alpha(name, mixture)
             value = tuned
             if alpha != 1.0 or mixture.largest < 1.0:
                 base = start.to(tuned.device)

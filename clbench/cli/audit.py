@@ -90,6 +90,15 @@ def audit(
     localise: Annotated[
         bool, Option("Restore one layer at a time to find where the loss arises; slower.")
     ] = False,
+    relearn: Annotated[
+        int | None,
+        Option(
+            "Train copies on N other rows of each lost task: what comes back was not lost.", "N"
+        ),
+    ] = None,
+    relearn_rate: Annotated[
+        float, Option("Learning rate of --relearn; few rows at a usual rate destroy more.", "X")
+    ] = 1e-5,
     fail_if: Annotated[
         Sequence[str],
         Option(
@@ -141,9 +150,9 @@ def audit(
     load_plugins(options.plugins)
     start = time.monotonic()
     if logs:
-        if localise or detect is not None or until_settled:
-            options_of_models = "--localise, --detect and --until-settled need models"
-            raise SettingsError(f"{options_of_models}. Leave them out with --logs.")
+        if localise or detect is not None or until_settled or relearn is not None:
+            of_models = "--localise, --detect, --until-settled and --relearn need models"
+            raise SettingsError(f"{of_models}. Leave them out with --logs.")
         from clbench.audit.logs.audit import audit_logs
 
         with working("reading logs") as tell:
@@ -162,6 +171,8 @@ def audit(
         )  # fmt: skip
         if questions is not None or rephrase != 1:
             settings |= {"questions": questions, "rephrase": rephrase}
+        if relearn is not None:
+            settings |= {"relearn": relearn, "relearn_rate": relearn_rate}
         identity = auditing.identify(base, tuned, **settings)
     out = out or pages.default_folder(base, tuned, identity)
     pages.check_folder(out, identity)
@@ -177,7 +188,7 @@ def audit(
     for model in audited.models:
         say(pages.headline(model, base))
         _show_measures(model.comparison)
-        say(*(f"  {printable(line)}" for line in model.notes))
+        say(*(f"  {printable(str(line))}" for line in (*model.relearned, *model.notes)))
     for pair in audited.between:
         same = " the same weights" if pair.comparison.identical else ""
         say(f"{printable(pair.second)} compared with {printable(pair.first)}:{same}")
@@ -208,12 +219,16 @@ def mend(
         float | None,
         Option("Take base + A · (tuned − base); default: the best of some mixtures.", "A"),
     ] = None,
+    merge: Annotated[
+        bool, Option("Merge a LoRA adapter into its base; default: scale it, and keep it one.")
+    ] = False,
     force: Annotated[bool, Option("Write the model even if it makes a task worse.")] = False,
 ) -> int:
     """Mix a tuned model's weights with its base model's, to get back what was forgotten.
 
     Tries mixtures on some rows, chooses the best by what it keeps and has learned, and scores it on
-    others. Writes the model as safetensors with a card, unless no mixture beats the tuned model.
+    others. Writes the model as safetensors with a card, unless no mixture beats the tuned model; of
+    a LoRA adapter, the scaled adapter.
     Writes nothing, and exits with code 1, if a task to keep is worse on the other rows, or the task
     learned is worse and none to keep is better.
     """
@@ -232,6 +247,7 @@ def mend(
                 data=options.data,
                 rows=rows,
                 alpha=alpha,
+                merge=merge,
                 device=options.device,
                 tell=tell,
             )
@@ -253,6 +269,10 @@ def mend(
     show_rows(lines, ("task", *numbers, ""), right=numbers, unbroken=0)
     if alpha is None:
         say(f"Chosen: {mended.chosen}. The accuracies are on rows not used to choose it.")
+    if mended.merged is not None:
+        mixture, changes = mended.merged
+        differences = "; ".join(f"{name} {change}" for name, change in changes.items())
+        say(f"A merged model ({mixture}; --merge) minus this adapter: {differences}.")
     if mended.worse:
         note(f"This mixture makes {join_names(mended.worse)} worse.")
         if not force:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 
 from clbench.core.errors import ModelError, SettingsError, count, describe_errors, join_names
-from clbench.models import answering, classifier, encoding, families, likelihood
+from clbench.models import classifier, encoding, families, likelihood
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
@@ -38,7 +38,7 @@ class HostedModel(classifier.TaskModel):
     def __init__(self, model: Any) -> None:
         is_language_model = model.get_output_embeddings() is not None
         backbone = model if is_language_model else model.base_model
-        find = answering.family_of_whole if is_language_model else families.family_of
+        find = families.family_of_whole if is_language_model else families.family_of
         super().__init__(backbone, find(backbone))
         self.is_language_model = is_language_model
         if not is_language_model:
@@ -92,6 +92,17 @@ class HostedBatch(Batch):
             return super().token_rows()
         rows = (self.inputs["position_ids"] == 0).cumsum(1) - 1
         return rows.gather(1, self.inputs["predict"])
+
+    def prompts(self) -> tuple[Tensor, Tensor]:
+        """Return where each row begins and where its answer is first predicted, shape (b,)."""
+        if self.count == len(self.labels):
+            return super().prompts()
+        starts = (self.inputs["position_ids"][0] == 0).nonzero()[:, 0]
+        end = self.inputs["position_ids"].shape[1]
+        places = self.inputs["predict"][0].masked_fill(self.labels[0] == encoding.IGNORED, end)
+        first = torch.full_like(starts, end)
+        first = first.scatter_reduce(0, self.token_rows()[0], places, "amin")
+        return starts, torch.where(first < end, first, starts)
 
 
 @dataclass
@@ -294,12 +305,6 @@ class HostedStage(Stage):
         if not self._has_labels:
             raise SettingsError(f"{self.scenario} needs labels, but the batch has none.")
         if "predict" in batch.inputs:
-            is_packed = "attention_mask" not in batch.inputs
-            if is_packed and self.caller is None:
-                raise ModelError(
-                    f"{self.scenario}: rows are packed into one without padding, so their next "
-                    "tokens cannot be compared. Set padding_free and packing to False."
-                )
             if self.caller is not None and options.get("weights") is None:
                 # Wrappers average the gradients of processes after a pass through them only.
                 texts = {n: v for n, v in batch.inputs.items() if n != "predict"}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from clbench.core.errors import SettingsError
@@ -15,6 +16,9 @@ from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.tasks.corpus import resolve_corpus
 from clbench.training import engine
+
+RANDOM = "clbench_random_{}.safetensors"
+"""File of the random streams of one process, by its number, in a checkpoint."""
 
 
 @checks_arguments
@@ -236,6 +240,20 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         usual = {id(weight) for weight in stage.trainable()}
         return len(groups) > 1 or {id(weight) for weight in groups[0]["params"]} != usual
 
+    def save_streams(self, checkpoint: Path) -> None:
+        """Store the states of the method's random streams beside those of the Trainer."""
+        states = {name: each.get_state() for name, each in self.stage.streams.items()}
+        if states:
+            save_file(states, checkpoint / RANDOM.format(self.stage.rank))
+
+    def load_streams(self, checkpoint: Path) -> None:
+        """Continue the random streams from a checkpoint."""
+        path = checkpoint / RANDOM.format(self.stage.rank)
+        for name, state in (load_file(path) if path.is_file() else {}).items():
+            self.stage.streams.setdefault(name, torch.Generator()).set_state(state)
+        if self.stage.streams and not path.is_file():
+            self.stage.note(f"{checkpoint} has no {path.name}: masks and texts start anew.")
+
     def logs(self) -> dict[str, float]:
         """Return the last point of each curve of the method since the last call."""
         points = {f"{self.method.name}/{name}": p[-1][1] for name, p in self.stage.log.items()}
@@ -318,6 +336,15 @@ class _Protected:
         own = super().create_optimizer  # type: ignore[misc]
         return self.protection.create_optimizer(lambda: own(*args, **kwargs))
 
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)  # type: ignore[misc]
+        self.protection.save_streams(Path(output_dir))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        super()._load_rng_state(checkpoint)  # type: ignore[misc]
+        if checkpoint is not None:
+            self.protection.load_streams(Path(checkpoint))
+
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:
             logs = {**logs, **self.protection.logs()}
@@ -334,7 +361,11 @@ def _problem(trainer: Trainer, method: Method, stage: HostedStage) -> str | None
     if trainer.model_init is not None:
         return "the Trainer makes its model later, by model_init. Give it the model."
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        return "the weights are spread over processes, by FSDP or DeepSpeed. Use plain DDP."
+        return (
+            "the weights are spread over processes, by FSDP or DeepSpeed. Use plain DDP, with LoRA "
+            "if memory is short; or train without protect, save the whole model, and use "
+            "`clbench mend`."
+        )
     if args.n_gpu > 1:
         return "the Trainer uses several GPUs in one process. Start a process per GPU: torchrun."
     if method.replaces_loss and (args.label_smoothing_factor or trainer.compute_loss_func):

@@ -149,7 +149,9 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         if getattr(args, "fsdp", None) or getattr(args, "deepspeed", None):
             raise ModelError(
                 "ForgettingCallback: the weights are spread over processes (FSDP or DeepSpeed), "
-                "so the model cannot be scored. Remove the callback."
+                "so the model cannot be scored. Use plain DDP, with LoRA if memory is short; or "
+                "remove the callback, save whole checkpoints, and compare them: clbench audit BASE "
+                "CHECKPOINT."
             )
         self._start, self.seconds, self._longest = time.monotonic(), 0.0, 0.0
         self.curve, self.first = [], {}

@@ -210,6 +210,7 @@ class Mixout(Method):
         if self.anchor == "previous":
             self._anchor = stage.snapshot(list(matrices(stage.model)))
         self._masks = Masks(stage.random_seed("mixout"), self.p, stage.device)
+        stage.streams["mixout"] = self._masks.stream
         self._weights = dict(stage.model.named_parameters())
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
@@ -228,15 +229,15 @@ class Masks:
     def __init__(self, seed: int, rate: float, device: torch.device) -> None:
         self._rate = rate
         self._device = device
-        self._bits = MaskStream(seed) if device.type == "cpu" else None
-        self._generator = torch.Generator(device).manual_seed(seed)
+        is_cpu = device.type == "cpu"
+        self.stream = MaskStream(seed) if is_cpu else torch.Generator(device).manual_seed(seed)
 
     def draw(self, shape: torch.Size) -> Tensor:
         """Return the next factors, float32, of the given shape."""
-        if self._bits is not None:
-            return self._bits.mask(shape, self._rate, torch.float32)
+        if isinstance(self.stream, MaskStream):
+            return self.stream.mask(shape, self._rate, torch.float32)
         factors = torch.empty(shape, device=self._device)
-        factors.bernoulli_(1.0 - self._rate, generator=self._generator)
+        factors.bernoulli_(1.0 - self._rate, generator=self.stream)
         return factors.mul_(1.0 / (1.0 - self._rate))
 
 

@@ -1,6 +1,5 @@
 """Methods that hold outputs: LwF those of earlier heads, a KL anchor those of the base model."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from clbench.core.errors import SettingsError
 from clbench.methods.base import Method
 from clbench.tasks.corpus import corpus_name, read_corpus
-from clbench.training.batches import Batch
+from clbench.training.batches import Batch, Endless
 from clbench.training.stage import Context, Snapshot, Stage
 
 
@@ -161,7 +160,11 @@ class KLAnchor(Method):
 
     def before_stage(self, stage: Stage) -> None:
         """Start the stage's stream of texts."""
-        self._stream = self._text_numbers(stage)
+        self._stream = Endless(
+            lambda order: torch.randperm(len(self._corpus), generator=order).tolist(),
+            stage.rng("texts"),
+        )
+        stage.streams["batches"] = self._stream
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch plus the divergence."""
@@ -185,10 +188,10 @@ class KLAnchor(Method):
             names = ("input_ids", "attention_mask")
             inputs = {name: encoded[name].to(stage.device) for name in names}
             lengths = inputs["attention_mask"].sum(1)
-        mask = inputs.get("attention_mask")
-        first = 0 if mask is None else mask.int().argmax(1)  # not 0 with padding on the left
-        if self.at == "prompts":
-            lengths = inputs["predict"][:, 0] - first
+            starts = torch.zeros_like(lengths)
+        else:
+            starts, first = batch.prompts()
+            lengths = first - starts
             if not lengths.any():
                 raise SettingsError(
                     "kl-anchor: every token of the rows is trained, so there are no prompts to "
@@ -196,12 +199,6 @@ class KLAnchor(Method):
                 )
             lengths = lengths.clamp(min=1)  # the last place predicts the answer
         chance = torch.rand((len(lengths), self.tokens), generator=stage.rng("places"))
-        places = (chance.to(lengths.device) * lengths[:, None]).long()
-        places = places + torch.as_tensor(first).view(-1, 1).to(places.device)
-        inputs["predict"] = places
+        places = (chance.to(lengths.device) * lengths[:, None]).long() + starts[:, None]
+        inputs["predict"] = places = places.view(len(inputs["input_ids"]), -1)  # packed rows: one
         return replace(batch, inputs=inputs, labels=torch.zeros_like(places))
-
-    def _text_numbers(self, stage: Stage) -> Iterator[int]:
-        """Yield numbers of texts without end, each pass in a new order."""
-        while self._corpus:
-            yield from torch.randperm(len(self._corpus), generator=stage.rng("texts")).tolist()

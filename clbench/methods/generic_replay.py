@@ -1,6 +1,7 @@
 """Generic replay: mix a little pretraining-like text into every stage."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -13,7 +14,7 @@ from clbench.fisher.losses import masked_lm, next_tokens
 from clbench.methods.base import Method
 from clbench.models.classifier import TaskModel
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
-from clbench.training.batches import Batch
+from clbench.training.batches import Batch, Endless
 from clbench.training.stage import Context, Stage
 
 Texts = dict[str, Tensor]
@@ -41,7 +42,9 @@ class TextReplay(Method):
         """Start the stage's stream of texts."""
         rows = stage.protocol.batch_of(stage.name)
         self._rate = rows * self.share / (1.0 - self.share)  # texts a step
-        self._stream = self._batches(stage, max(1, round(self._rate)))
+        one_pass = partial(self._pass, size=max(1, round(self._rate)))
+        self._stream = Endless(one_pass, stage.rng("texts"), stage.rng("masks"))
+        stage.streams["batches"] = self._stream
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch, plus that of texts in the steps in which some are due."""
@@ -55,11 +58,6 @@ class TextReplay(Method):
         stage.sample("text_loss", text_loss)
         count = len(texts if isinstance(texts, Batch) else texts["input_ids"])
         return loss + self.weight * count / len(batch) * text_loss
-
-    def _batches(self, stage: Stage, size: int) -> Iterator[Texts | Batch]:
-        """Yield batches of `size` texts without end, each pass in a new order."""
-        while True:
-            yield from self._pass(stage.rng("texts"), stage.rng("masks"), size=size)
 
 
 class GenericReplay(TextReplay):

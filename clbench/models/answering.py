@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from inspect import signature
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from clbench.core.errors import ModelError
 from clbench.models.checkpoint import load_generator
 from clbench.models.classifier import TaskModel, evaluating, last_token
-from clbench.models.families import Family, family_of
+from clbench.models.families import family_of_whole
 from clbench.models.likelihood import AnswerScorer, logits_at
 
 AnswerScore = Literal["sum", "mean"]
@@ -306,29 +305,3 @@ def stop_tokens(tokenizer: transformers.PreTrainedTokenizerBase) -> list[int]:
     texts = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
     stops = {number for number, text in enumerate(texts) if "\n" in text}
     return sorted(stops | {int(tokenizer.eos_token_id or 0)})
-
-
-def family_of_whole(model: transformers.PreTrainedModel) -> Family:
-    """Return the family of a model with a head: that of its body, with paths from the whole."""
-    if getattr(model.config, "is_encoder_decoder", False):
-        parts = [name for name, _ in model.named_modules() if name.endswith((".block", ".layers"))]
-        encoder, decoder = (
-            next((path for path in parts if part in path.split(".")), None)
-            for part in ("encoder", "decoder")
-        )
-        if encoder is None or decoder is None:
-            raise ModelError(
-                f"clbench does not know the layers of encoder-decoders of type "
-                f"{model.config.model_type!r}. Use a model such as T5, or a decoder."
-            )
-        table = model.get_input_embeddings()
-        names = {id(value): name for name, value in model.named_parameters()}
-        return Family(encoder, (names[id(table.weight)],), parallel=(decoder,))
-    family, prefix = family_of(model.base_model), f"{model.base_model_prefix}."
-    return replace(
-        family,
-        layers=prefix + family.layers,
-        embeddings=tuple(prefix + name for name in family.embeddings),
-        parallel=tuple(prefix + name for name in family.parallel),
-        elsewhere={prefix + name: group for name, group in family.elsewhere.items()},
-    )

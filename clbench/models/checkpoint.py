@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from clbench.core.errors import ModelError
-from clbench.models.families import family_of, reads_segments
+from clbench.models.families import family_of, family_of_whole, reads_segments
 from clbench.models.groups import MOST_LAYERS
 from clbench.models.locate import check_folder, local_folder, one_line_errors
 
@@ -177,7 +177,8 @@ def checked(model: PreTrainedModel, folder: Path, name: str) -> PreTrainedModel:
     `folder` is where it was read from.
     """
     try:
-        family_of(model.base_model)
+        writes = getattr(model.config, "is_encoder_decoder", False) and model.can_generate()
+        family_of_whole(model) if writes else family_of(model.base_model)
     except ModelError as error:
         raise ModelError(f"model {name!r}: {error}") from error
     for key, value in model.state_dict().items():

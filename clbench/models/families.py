@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -115,6 +115,32 @@ def family_of(backbone: transformers.PreTrainedModel) -> Family:
         offset_positions=_offset_positions(backbone, table),
         options={"use_cache": False} if getattr(config, "use_cache", False) else {},
         last_layer=None if causal else LAST_LAYERS.get(name),
+    )
+
+
+def family_of_whole(model: transformers.PreTrainedModel) -> Family:
+    """Return the family of a model with a head: that of its body, with paths from the whole."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        parts = [name for name, _ in model.named_modules() if name.endswith((".block", ".layers"))]
+        encoder, decoder = (
+            next((path for path in parts if part in path.split(".")), None)
+            for part in ("encoder", "decoder")
+        )
+        if encoder is None or decoder is None:
+            raise ModelError(
+                f"clbench does not know the layers of encoder-decoders of type "
+                f"{model.config.model_type!r}. Use a model such as T5, or a decoder."
+            )
+        table = model.get_input_embeddings()
+        names = {id(value): name for name, value in model.named_parameters()}
+        return Family(encoder, (names[id(table.weight)],), parallel=(decoder,))
+    family, prefix = family_of(model.base_model), f"{model.base_model_prefix}."
+    return replace(
+        family,
+        layers=prefix + family.layers,
+        embeddings=tuple(prefix + name for name in family.embeddings),
+        parallel=tuple(prefix + name for name in family.parallel),
+        elsewhere={prefix + name: group for name, group in family.elsewhere.items()},
     )
 
 

@@ -75,7 +75,8 @@ def layer_groups_of(model: nn.Module, family: Family, prefix: str) -> list[Layer
     The names of the parameters of its backbone, which is of `family`, begin with `prefix`, such
     as ``"backbone."``; all others belong to the head.
     """
-    depth = len(model.get_submodule(prefix + family.layers))  # type: ignore[arg-type]
+    lists = [model.get_submodule(prefix + path) for path in (family.layers, *family.parallel)]
+    depth = max(map(len, lists))  # type: ignore[arg-type]
     names = ["embeddings", *(f"layer.{number}" for number in range(depth)), "head"]
     members: dict[str, list[str]] = {name: [] for name in names}
     for parameter, _ in model.named_parameters():

@@ -29,6 +29,16 @@ class MaskStream:
         """Restart the stream."""
         self._bits = np.random.SFC64(seed)
 
+    def get_state(self) -> Tensor:
+        """Return the state of the stream."""
+        return torch.from_numpy(self._bits.state["state"]["state"].view(np.int64))
+
+    def set_state(self, state: Tensor) -> None:
+        """Continue from a state."""
+        numbers = self._bits.state
+        numbers["state"]["state"] = state.numpy().view(np.uint64)
+        self._bits.state = numbers
+
     def mask(self, shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
         """Return zeros with probability `rate`, and elsewhere the factor that makes the mean 1."""
         dropped = round(rate * LEVELS)

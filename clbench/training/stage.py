@@ -186,6 +186,8 @@ class Stage(Context):
         Steps of the phases before the running one.
     log
         Curves that the method adds: name to a list of ``[step, value]``.
+    streams
+        Random streams of the method by name, which have `get_state` and `set_state`.
     """
 
     index: int = 0
@@ -201,7 +203,7 @@ class Stage(Context):
     log: dict[str, list[list[float]]] = field(default_factory=dict)
     heads: frozenset[str] = frozenset()
     shown_before: Mapping[str, int] = field(default_factory=dict)
-    _generators: dict[str, torch.Generator] = field(default_factory=dict)
+    streams: dict[str, Any] = field(default_factory=dict)
 
     @property
     def data(self) -> TaskData:
@@ -257,9 +259,10 @@ class Stage(Context):
 
     def rng(self, name: str) -> torch.Generator:
         """Return the method's own CPU generator `name`, which keeps its state in the stage."""
-        if name not in self._generators:
-            self._generators[name] = torch_stream(*self.stream("method", name))
-        return self._generators[name]
+        if name not in self.streams:
+            self.streams[name] = torch_stream(*self.stream("method", name))
+        generator: torch.Generator = self.streams[name]
+        return generator
 
     def random_seed(self, name: str) -> int:
         """Return the seed of the method's own stream `name`, for other libraries."""

@@ -26,6 +26,7 @@ RECADAM = {"gamma": 100.0, "t0": 3.0, "k": 1.0, "scaling": "printed"}
 SKIP_BF16 = pytest.mark.skipif(
     not fast_bf16(torch.device("cpu")), reason="bf16 is slow on this machine"
 )
+TEXTS: dict[str, Any] = {"share": 0.2, "text_length": 16, "texts": 40}
 HALVES = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
 
 
@@ -127,6 +128,36 @@ def test_a_resumed_training_protects_the_base_model(tmp_path: Path, method: str)
     assert trainer.state.global_step == 6
     assert len(trainer.losses) == 3
     assert_same(weights(whole), weights(trainer))
+
+
+@pytest.mark.parametrize(
+    ("make", "method", "options"),
+    [
+        (make_encoder, "mixout", {"p": 0.5}),
+        (make_encoder, "generic-replay", TEXTS | {"head_steps": 5}),
+        (make_decoder, "self-replay", {"share": 0.2, "text_length": 8, "texts": 20}),
+        (make_decoder, "kl-anchor", {"weight": 5.0}),
+        (make_decoder, "kl-anchor", {"weight": 5.0, "at": "text", "text_length": 16}),
+    ],
+    ids=lambda value: (
+        value.get("at", "") if isinstance(value, dict) else getattr(value, "__name__", value)
+    ),
+)
+def test_random_masks_and_texts_go_on_where_they_stopped(
+    tmp_path: Path, make: Any, method: str, options: dict[str, Any]
+) -> None:
+    settings = {"save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-2}
+    whole = train(make(tmp_path / "model"), tmp_path / "run", method, options, **settings)
+    for file in (None, "clbench_random_0.safetensors"):
+        trainer = make(tmp_path / "model").trainer(tmp_path / "again", method, learning_rate=1e-2)
+        notes = protect(trainer, method, **options).notes
+        checkpoint = tmp_path / "run/checkpoint-2"
+        if file is not None:
+            (checkpoint / file).unlink()
+        trainer.train(resume_from_checkpoint=str(checkpoint))
+        same = np.allclose(trainer.losses, whole.losses[2:], rtol=1e-5)
+        assert same == (file is None)
+        assert any("masks and texts start anew" in note for note in notes) != same
 
 
 @pytest.mark.parametrize("method", ["l2-sp", "recadam", "mixout", "lwf", "generic-replay"])
