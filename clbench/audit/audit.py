@@ -18,6 +18,7 @@ from clbench.audit.weights import TUNED, Mixer, drift, groups_of
 from clbench.core.errors import SettingsError, named
 from clbench.core.files import digest
 from clbench.core.user_code import own_state
+from clbench.models.locate import titles_of
 from clbench.results.statistics import ALPHA, POWER
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
@@ -124,7 +125,8 @@ def audit(
     compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
     before, *afters = [auditor.look(model) for model in (first, *models)]
     audits = []
-    for model, after in zip(models, afters, strict=True):
+    title, *titles = titles_of((base, *tuned))
+    for model, name, after in zip(models, titles, afters, strict=True):
         tell(f"{model.name}: weights and hidden states")
         layers = drift(first, model, compared, where)
         regained = tuple(auditor.put_back(model, after)) if localise else ()
@@ -132,12 +134,12 @@ def audit(
         notes = (*first.notes, *model.notes, *auditor.without_behaviour(model, comparison))
         if before.weights["features"] == after.weights["features"] and not comparison.identical:
             notes = (*notes, "All weights below the head are the base model's.")
-        audits.append(ModelAudit(model.name, comparison, tuple(layers), regained, notes))
-    pairs = zip(combinations(models, 2), combinations(afters, 2), strict=True)
+        audits.append(ModelAudit(name, comparison, tuple(layers), regained, notes))
+    pairs = zip(combinations(titles, 2), combinations(afters, 2), strict=True)
     return Audit(
-        base,
+        title,
         tuple(audits),
-        tuple(Between(one.name, two.name, auditor.compare(*pair)) for (one, two), pair in pairs),
+        tuple(Between(one, two, auditor.compare(*pair)) for (one, two), pair in pairs),
         {
             "tasks": [each.name for each in probed],
             "corpus": corpus_name(corpus),
@@ -237,7 +239,7 @@ class Auditor:
         if any(task.part == "behaviour" for task in comparison.tasks):
             return
         base = self.base
-        if lacking := [each.name for each in (base, model) if each.head is None]:
+        if lacking := [each.title for each in (base, model) if each.head is None]:
             yield f"No behaviour: {lacking[0]} has no head of its own."
         elif base.head != model.head:
             yield "No behaviour: one model has classes, the other a language-model head."

@@ -76,6 +76,9 @@ def audit(
         Sequence[str],
         Option("Exit with code 1 unless all changes (in PART) are kept or gained.", "[PART:]kept"),
     ] = (),
+    with_texts: Annotated[
+        bool, Option("Write the texts of all items into audit.json, beside their digests.")
+    ] = False,
     out: Annotated[
         Path | None,
         where("Folder of the page and audit.json.", "DIR", default="audit/MODELS-DIGEST"),
@@ -94,6 +97,7 @@ def audit(
       clbench audit --logs lm-eval/base lm-eval/tuned --fail-if arithmetic:-0.02
     """
     from clbench.audit import page as pages
+    from clbench.audit.record import FILE
 
     gates = [*map(parse_condition, fail_if or ()), *map(parse_requirement, require or ())]
     load_plugins(options.plugins)
@@ -117,16 +121,16 @@ def audit(
         identity = auditing.identify(base, tuned, **settings)
     out = out or pages.default_folder(base, tuned, identity)
     pages.check_folder(out, identity)
-    with locked(out, marker=out / pages.FILE), working("writing the page") as tell:
+    with locked(out, marker=out / FILE), working("writing the page") as tell:
         if not logs:
             tell("loading models")
             settings |= {"localise": localise, "detect": detect, "device": options.device}
             audited = auditing.audit(base, tuned, **settings, tell=tell, note=note)
         tell("writing the page")
-        page = pages.write_audit(audited, out)
+        page = pages.write_audit(audited, out, with_texts=with_texts)
     say(*map(printable, audited.notes))
     for model in audited.models:
-        say(pages.headline(model, base))
+        say(pages.headline(model, audited.base))
         _show_measures(model.comparison)
         say(*(f"  {printable(line)}" for line in model.notes))
     for pair in audited.between:
