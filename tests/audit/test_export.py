@@ -173,11 +173,16 @@ def test_the_first_line_for_github_is_the_verdict(plain: Path, tmp_path: Path) -
     (tmp_path / "audit.json").write_text(json.dumps(content), "utf-8")
     line = headline(make_audit("sst2").models[0], "minilm")
     assert lines()[0] == f"**{line}**"
-    content["gate"] = {"line": "fail: glue/cola loses 0.175 | more than 0.02"}
+    (model,) = content["models"]
+    fail = {"verdict": "fail", "headline": "fail: sst2: 0.175 too low | much"}
+    content["models"] = [
+        {**model, "gate": {"verdict": "pass", "headline": "pass: other"}},
+        {**model, "gate": fail},
+    ]
     (tmp_path / "audit.json").write_text(json.dumps(content), "utf-8")
-    first, _, second, *_ = lines()
-    assert first == r"**fail: glue/cola loses 0.175 \| more than 0.02**"
-    assert second == line
+    first, _, second, _, third, *_ = lines()
+    assert first == r"**fail: sst2: 0.175 too low \| much**"
+    assert (second, third) == ("**pass: other**", line)
 
 
 def test_files_of_the_user_are_kept(plain: Path, tmp_path: Path) -> None:

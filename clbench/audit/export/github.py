@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from clbench.audit.export.markdown import escaped, headline, table
 from clbench.audit.record import Record
 
+WORST_FIRST = ("fail", "not enough evidence", "pass")
+
 
 def export(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield ``summary.md``, whose first line is the gate's ``line``, if there was a gate."""
-    content, lines = record.content, []
-    if gate := content.get("gate"):
-        lines += [f"**{escaped(gate['line'])}**", ""]
+    """Yield ``summary.md``, which begins with the verdicts on a gate, the worst first, if any."""
+    content = record.content
+    gates = [model["gate"] for model in content["models"] if model.get("gate")]
+    gates.sort(key=lambda gate: WORST_FIRST.index(gate["verdict"]))
+    lines = [text for gate in gates for text in (f"**{escaped(gate['headline'])}**", "")]
     for model in content["models"]:
         lines += [headline(content, model) if lines else f"**{headline(content, model)}**", ""]
         lines += [*table(content, model), ""]
