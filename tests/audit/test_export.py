@@ -141,6 +141,7 @@ def test_results_for_the_hub_are_answers_to_its_datasets(full: Path, tmp_path: P
     assert entry["dataset"] == {"id": "nyu-mll/glue", "task_id": "cola", "revision": "bcd"}
     assert entry["value"] == 23 / 40
     assert "base model minilm: 0.7500, change -0.175" in entry["notes"]
+    assert "3 of the 40 rows are from its training set" in entry["notes"]
     hub = pytest.importorskip("huggingface_hub")
     if hasattr(hub, "parse_eval_result_entries"):
         (parsed,) = hub.parse_eval_result_entries([entry])

@@ -35,11 +35,12 @@ def export(record: Record) -> Iterator[tuple[str, str]]:
                 f"{each.metric} on {numbers['n']} items by clbench audit; base model "
                 f"{content['base']}: {numbers['base']:.4f}, change {each}, {numbers['verdict']}"
             )
+            more = [text for text in content["notes"] if text.startswith(f"{each.task}: ")]
             result = {
                 "dataset": {"id": source["hub"], "task_id": task, **revision},
                 "value": numbers["tuned"],
                 "date": content["date"],
-                "notes": note,
+                "notes": "; ".join([note, *more]),
             }
             path = f"{places[model['model']]}/.eval_results/{names[each.title]}.yaml"
             yield path, f"- {json.dumps(result, ensure_ascii=False, indent=1)}\n"
