@@ -32,6 +32,7 @@ def write_export(audit: Path, name: str, out: Path | None = None) -> list[Path]:
         with as_folder_error(path):
             if path.exists() and isinstance(content, str) and b"clbench" not in read_file(path):
                 raise RunFolderError(f"{path} is another file. Choose another {named('out')}.")
+    for path, content in files.items():
         write_atomically(path, content)
     return [*files]
 
