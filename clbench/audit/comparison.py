@@ -150,7 +150,7 @@ class MeasureChange:
             "base": (sign * pair.base).astype(kind).tolist(),
             "tuned": (sign * pair.tuned).astype(kind).tolist(),
         }
-        for name, texts in (("inputs", measure.inputs), ("answers", measure.answers)):
+        for name, texts in (("inputs", measure.texts), ("answers", measure.answers)):
             if texts and with_texts:
                 by_key = dict(zip(measure.keys, texts, strict=True))
                 table[name] = [by_key[key] for key in pair.keys]

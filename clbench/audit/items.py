@@ -177,7 +177,7 @@ def scores(items: Items, part: Part, predicted: Ints) -> ItemScores:
         keys_of(inputs),
         chance=items.chance,
         choices=len(names),
-        inputs=inputs,
+        texts=inputs,
         answers=tuple(names[label] for label in rows.labels),
         source=hub_source(items.task),
     )
@@ -352,7 +352,7 @@ class LanguageLoss:
             self.keys,
             metric="loss",
             description=self.description,
-            inputs=self._inputs,
+            texts=self._inputs,
         )
 
     def __call__(self, audited: AuditedModel) -> Floats:

@@ -50,7 +50,7 @@ class ItemScores:
         Whether the metric is the one by which the task is judged; others are exploratory.
     description
         The measure in words.
-    inputs, answers
+    texts, answers
         What the model was given, as `keys_of` got it, and the right answers, item by item; or
         empty.
     source
@@ -66,7 +66,7 @@ class ItemScores:
     choices: int | None = None
     primary: bool = True
     description: str = ""
-    inputs: tuple[str, ...] = field(default=(), repr=False)
+    texts: tuple[str, ...] = field(default=(), repr=False)
     answers: tuple[str, ...] = field(default=(), repr=False)
     source: Mapping[str, Any] = field(default_factory=dict, repr=False)
 

@@ -27,7 +27,7 @@ def scores(
         *(task, part, values, keys_of(inputs)),
         chance=0.5,
         choices=2,
-        inputs=inputs,
+        texts=inputs,
         answers=("yes",) * len(right),
         source=source,
         **more,  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def losses(values: list[float]) -> ItemScores:
     return ItemScores(
         *("language", "language", -np.array(values), keys_of(inputs), "loss"),
         description=what,
-        inputs=inputs,
+        texts=inputs,
     )
 
 
