@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from helpers.audits import make_audit
 
+from clbench.audit.logs.audit import audit_logs
 from clbench.audit.page import content_of
 from clbench.cli.app import main
 from clbench.results.archive import ARCHIVE, cell_files, read_archive
@@ -107,6 +108,16 @@ def test_audits_fit_their_schema(with_texts: bool) -> None:
     assert not errors("audit", content | {"schema_version": 1})
     content["models"][0]["behaviour"]["glue/cola"]["verdict"] = "perhaps"
     assert errors("audit", content)
+
+
+def test_audits_of_logs_fit_the_schema_too(tmp_path: Path) -> None:
+    for name in ("base", "tuned"):
+        lines = (f"gsm8k,{item},{item % 3 != len(name) % 3:d}\n" for item in range(60))
+        (tmp_path / name).with_suffix(".csv").write_text("task,item,correct\n" + "".join(lines))
+    found = audit_logs(str(tmp_path / "base.csv"), [str(tmp_path / "tuned.csv")])
+    content = json.loads(json.dumps(content_of(found)))
+    assert (content["base"], content["models"][0]["model"]) == ("base.csv", "tuned.csv")
+    assert not errors("audit", content)
 
 
 @pytest.mark.parametrize("path", AUDITS, ids=lambda path: path.parent.name)
