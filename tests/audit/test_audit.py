@@ -341,7 +341,7 @@ def test_every_audit_has_its_own_folder(
     before = (folders[0] / "audit.json").read_bytes()
     assert main(["audit", "tiny", two, *options, "--out", str(folders[0])]) == 2
     error = capsys.readouterr().err
-    assert f"already has the audit of {one} against tiny with other settings" in error
+    assert f"already has the audit of {Path(one).name} against tiny with other settings" in error
     assert (folders[0] / "audit.json").read_bytes() == before
     with locked(folders[0], marker=folders[0] / "audit.json"):
         assert main(["audit", "tiny", one, *options]) == 2
