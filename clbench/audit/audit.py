@@ -21,6 +21,7 @@ from clbench.audit.weights import TUNED, Mixer, drift, groups_of
 from clbench.core.errors import ModelError, SettingsError, join_names, named
 from clbench.core.files import digest
 from clbench.core.user_code import own_state
+from clbench.models.locate import titles_of
 from clbench.results.statistics import ALPHA, spend
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
@@ -213,7 +214,8 @@ def audit(
         relearner = relearning.Relearner(first, parts, relearn, relearn_rate, margin, tell)
     compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
     audits = []
-    for model, after, comparison in zip(models, afters, comparisons, strict=True):
+    title, *titles = titles_of((base, *tuned))
+    for model, name, after, comparison in zip(models, titles, afters, comparisons, strict=True):
         tell(f"{model.name}: weights and hidden states")
         layers = drift(first, model, compared, where)
         regained = tuple(auditor.put_back(model, after)) if localise else ()
@@ -226,12 +228,12 @@ def audit(
         if relearner and not relearned:
             notes = (*notes, "Nothing to relearn: no loss in behaviour is shown.")
         findings = comparison, tuple(layers), regained, relearned
-        audits.append(ModelAudit(model.name, *findings, notes, decision))
-    pairs = zip(combinations(models, 2), combinations(afters, 2), strict=True)
+        audits.append(ModelAudit(name, *findings, notes, decision))
+    pairs = zip(combinations(titles, 2), combinations(afters, 2), strict=True)
     return Audit(
-        base,
+        title,
         tuple(audits),
-        tuple(Between(one.name, two.name, auditor.compare(*pair)) for (one, two), pair in pairs),
+        tuple(Between(one, two, auditor.compare(*pair)) for (one, two), pair in pairs),
         {
             "tasks": [*sizes],
             "corpus": corpus_name(corpus),
@@ -346,7 +348,7 @@ class Auditor:
         if not self.tasks or any(task.part == "behaviour" for task in comparison.tasks):
             return
         base = self.base
-        if lacking := [each.name for each in (base, model) if each.head is None]:
+        if lacking := [each.title for each in (base, model) if each.head is None]:
             yield f"No behaviour: {lacking[0]} has no head of its own."
         elif base.head != model.head:
             yield "No behaviour: one model has classes, the other a language-model head."

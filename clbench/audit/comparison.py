@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from clbench.audit.chance import Share, beyond_chance, p_above
 from clbench.audit.changes import UNCHANGED, Change, Flips, Sample, judge, mean_change
 from clbench.audit.scores import PARTS, ItemScores, Paired, Part
@@ -161,6 +163,25 @@ class MeasureChange:
             "chance_adjusted_high": high,
             **self.change.to_json(),
         }
+
+    def item_table(self, with_texts: bool) -> dict[str, Any]:
+        """Return every item as lists of plain values; scores have the sign of `base`."""
+        measure, pair = self.measure, self.paired
+        kind, sign = np.int64 if pair.is_binary else np.float64, -1 if self.is_loss else 1
+        what = {"task": self.task, "part": self.part, "metric": measure.metric}
+        table = {
+            **what,
+            "title": self.title,
+            "source": dict(measure.source),
+            "keys": [*pair.keys],
+            "base": (sign * pair.base).astype(kind).tolist(),
+            "tuned": (sign * pair.tuned).astype(kind).tolist(),
+        }
+        for name, texts in (("inputs", measure.texts), ("answers", measure.answers)):
+            if texts and with_texts:
+                by_key = dict(zip(measure.keys, texts, strict=True))
+                table[name] = [by_key[key] for key in pair.keys]
+        return table
 
 
 @dataclass(frozen=True)

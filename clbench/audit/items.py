@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
-from clbench.audit.scores import Bools, Floats, ItemScores, Part, keys_of
+from clbench.audit.scores import SEPARATOR, Bools, Floats, ItemScores, Part, keys_of
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, SettingsError, named
 from clbench.core.seeds import numpy_stream, torch_stream
 from clbench.fisher import language, losses
@@ -20,7 +20,7 @@ from clbench.models import checkpoint, encoding, families, likelihood, prompts
 from clbench.suite.read import read_suite
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.tasks.general import at_hand
-from clbench.tasks.registry import load_task
+from clbench.tasks.registry import hub_source, load_task
 from clbench.tasks.task import Rows, Task, stratified
 from clbench.training.device import resolve_precision
 
@@ -198,10 +198,19 @@ def hits(model: AuditedModel, items: Items, part: Part, device: torch.device) ->
 def scores(items: Items, part: Part, predicted: Ints) -> ItemScores:
     """Return which rows a model got right, by the class that it predicted for each, shape (n,)."""
     rows = items.rows
-    texts = ("\x1f".join(map(str, row)) for row in zip(*rows.texts, strict=True))
-    right = (predicted == rows.labels).astype(np.float64)
-    choices = len(items.task.labels)
-    return ItemScores(items.name, part, right, keys_of(texts), chance=items.chance, choices=choices)
+    inputs = tuple(SEPARATOR.join(map(str, row)) for row in zip(*rows.texts, strict=True))
+    names = items.task.labels
+    return ItemScores(
+        items.name,
+        part,
+        (predicted == rows.labels).astype(np.float64),
+        keys_of(inputs),
+        chance=items.chance,
+        choices=len(names),
+        texts=inputs,
+        answers=tuple(names[label] for label in rows.labels),
+        source=hub_source(items.task),
+    )
 
 
 def predict(model: AuditedModel, items: Items, part: Part, device: torch.device) -> Ints:
@@ -355,7 +364,8 @@ class LanguageLoss:
             tokens, task.loss = "second-half", losses.second_halves
             self._batches = [*map(losses.halved, self._batches)]
         self.texts = sum(map(losses.size_of, self._batches))
-        self.keys = keys_of(texts if len(texts) == self.texts else map(str, range(self.texts)))
+        self._inputs = tuple(texts) if len(texts) == self.texts else ()
+        self.keys = keys_of(self._inputs or map(str, range(self.texts)))
         self.description = f"{tokens} loss on {self.texts} held-out texts of {corpus_name(corpus)}"
         self.title = "language"
         if base.head == "language":  # a copy of it is loaded only for tuned models without a head
@@ -383,6 +393,7 @@ class LanguageLoss:
             self.keys,
             metric="loss",
             description=self.description,
+            texts=self._inputs,
         )
 
     def __call__(self, audited: AuditedModel) -> Floats:

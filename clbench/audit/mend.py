@@ -260,8 +260,8 @@ def mend(
         instead = next((m for m in ranked if not losses(test(m)[1], names[-1])), None)
     mixer.apply(chosen)
     mended = Mended(
-        base,
-        tuned,
+        first.title,
+        second.title,
         tuple(names[:-1]),
         names[-1],
         tuple(points),

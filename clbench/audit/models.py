@@ -62,6 +62,11 @@ class AuditedModel:
         return bool(getattr(self.model.config, "is_encoder_decoder", False))
 
     @property
+    def title(self) -> str:
+        """The name to publish, without folders."""
+        return locate.title_of(self.name)
+
+    @property
     def backbone(self) -> PreTrainedModel:
         """The part of the model without its head; an encoder-decoder as a whole."""
         return self.model if self.is_encoder_decoder else self.model.base_model
@@ -131,7 +136,8 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
     folder, config = checkpoint.open_checkpoint(name)
     _check_kind(name, config, base)
     notes: tuple[str, ...]
-    tokenizer, notes = base.tokenizer, (f"{name} has no tokenizer: the base model's is used.",)
+    title = locate.title_of(name)
+    tokenizer, notes = base.tokenizer, (f"{title} has no tokenizer: the base model's is used.",)
     if any((folder / file).is_file() for file in locate.TOKENIZERS) or [*folder.glob("*.model")]:
         tokenizer, notes = checkpoint.load_tokenizer(name), ()
     if _rules(tokenizer) != _rules(base.tokenizer):
@@ -193,7 +199,8 @@ def _load(
     """Return a whole model with the head that its checkpoint has."""
     folder, config = checkpoint.open_checkpoint(name)
     kind = str((config.architectures or [""])[0])
-    notes = (*notes, *checkpoint.code_notes(config, name))
+    title = locate.title_of(name)
+    notes = (*notes, *checkpoint.code_notes(config, title))
     head: HeadKind | None = None
     lacking: list[str] = []
     if getattr(config, "is_encoder_decoder", False):
@@ -212,9 +219,9 @@ def _load(
     if head is not None and not lacking:
         return AuditedModel(name, checkpoint.checked(model, folder, name), tokenizer, head, notes)
     if unread := unread_modules(name):
-        notes = (*notes, f"{name}: {unread} in modules.json are not read.")
+        notes = (*notes, f"{title}: {unread} in modules.json are not read.")
     if lacking:
-        notes = (*notes, f"{name}: its head lacks {lacking[0]} and is not used.")
+        notes = (*notes, f"{title}: its head lacks {lacking[0]} and is not used.")
     return AuditedModel(name, checkpoint.load_backbone(name), tokenizer, None, notes)
 
 
@@ -296,7 +303,7 @@ def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
             "text and cannot be merged. Use an adapter of weights, such as LoRA."
         )
     notes = _check_own_base(name, own, base)
-    notes += tuple(f"{name}: {printable(str(each.message))}" for each in unknown)
+    notes += tuple(f"{locate.title_of(name)}: {printable(str(each.message))}" for each in unknown)
     with checkpoint.quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, head = _bare_copy(config, base, shapes)
@@ -326,8 +333,8 @@ def _check_own_base(name: str, own: str | None, base: AuditedModel) -> tuple[str
         same = locate.model_identity(own) == locate.model_identity(base.name)
     except (ModelError, OSError):
         return (
-            f"{name} was trained on {own!r}, which was not found: not checked against "
-            f"{base.name!r}.",
+            f"{locate.title_of(name)} was trained on {locate.title_of(own)!r}, which was not "
+            f"found: not checked against {base.title!r}.",
         )
     if not same:
         raise ModelError(

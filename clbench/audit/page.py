@@ -4,9 +4,10 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,7 +15,8 @@ from matplotlib.figure import Figure
 from clbench.audit.changes import Change
 from clbench.audit.comparison import MeasureChange
 from clbench.audit.gate import CODES
-from clbench.audit.result import FORMAT, Audit, ModelAudit
+from clbench.audit.record import FILE, FORMAT
+from clbench.audit.result import Audit, ModelAudit
 from clbench.core import __version__, files
 from clbench.core.errors import ModelError, RunFolderError, named, printable
 from clbench.core.files import as_folder_error, write_atomically
@@ -25,8 +27,6 @@ from clbench.report.files import render, write_figure
 if TYPE_CHECKING:  # these need torch, which audits of logs do without
     from clbench.audit.mend import Mended
     from clbench.audit.models import AuditedModel
-
-FILE = "audit.json"
 
 
 def default_folder(base: str, tuned: Sequence[str], identity: str) -> Path:
@@ -56,10 +56,28 @@ def check_folder(out: Path, identity: str) -> None:
     raise RunFolderError(f"{out} already has {other}. Choose another {named('out')}.")
 
 
-def write_audit(audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg")) -> Path:
-    """Write an audit into a folder, and return the path of its page; errors as `check_folder`."""
+def content_of(audit: Audit, with_texts: bool = False) -> dict[str, Any]:
+    """Return the content of ``audit.json``, with the texts of the items if asked for."""
+    made = {"version": __version__, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    content = {**audit.to_json(), **made}
+    for entry, model in zip(content["models"], audit.models, strict=True):
+        changes = (*model.comparison.changes, *model.comparison.exploratory)
+        entry["headline"] = headline(model, audit.base)
+        entry["items"] = [each.item_table(with_texts) for each in changes]
+    return content
+
+
+def write_audit(
+    audit: Audit, out: Path, formats: Sequence[str] = ("png", "svg"), with_texts: bool = False
+) -> Path:
+    """Write an audit into a folder, and return the path of its page; errors as `check_folder`.
+
+    ``audit.json`` holds the texts of the items only `with_texts`.
+    """
     check_folder(out, audit.identity)
-    write_atomically(out / FILE, json.dumps(audit.to_json(), indent=1) + "\n")
+    text = json.dumps(content_of(audit, with_texts), indent=1)
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda plain: re.sub(r"\n *", "", plain[0]), text)
+    write_atomically(out / FILE, f"{text}\n")
     drawn = [("changes", "What changed", partial(draw_changes, audit))]
     if audit.models[0].layers:
         drawn.append(("layers", "Where it moved", partial(draw_layers, audit)))

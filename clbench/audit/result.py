@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from clbench.audit.comparison import Comparison
 from clbench.audit.gate import Decision
+from clbench.audit.record import FORMAT, SCHEMA
 from clbench.core.errors import SettingsError, named
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ MARGIN = 0.02
 """Largest change that does not matter, in accuracy and in nats."""
 LEAST = 1e-6
 """Smallest margin, and change to detect: that of one in a million items."""
-FORMAT, SCHEMA = "clbench-audit", 1
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Audit:
     identity: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of ``audit.json``."""
+        """Return the content of ``audit.json`` without the items."""
         return {
             "format": FORMAT,
             "schema_version": SCHEMA,

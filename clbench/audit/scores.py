@@ -6,9 +6,9 @@ Probes, heads, language losses, capabilities and the logs of other harnesses yie
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -50,6 +50,11 @@ class ItemScores:
         Whether the metric is the one by which the task is judged; others are exploratory.
     description
         The measure in words.
+    texts, answers
+        What the model was given, as `keys_of` got it, and the right answers, item by item; or
+        empty.
+    source
+        Where the items are from, as far as known: ``hub``, ``config``, ``split``, ``revision``.
     """
 
     task: str
@@ -61,6 +66,9 @@ class ItemScores:
     choices: int | None = None
     primary: bool = True
     description: str = ""
+    texts: tuple[str, ...] = field(default=(), repr=False)
+    answers: tuple[str, ...] = field(default=(), repr=False)
+    source: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def what(self) -> tuple[str, Part, str]:
@@ -115,6 +123,10 @@ class Paired:
         if both.min() >= 0.0 and both.max() <= 1.0:
             return 1.0
         return float(np.abs(self.tuned - self.base).max())
+
+
+SEPARATOR = "\x1f"
+"""Stands between the texts of an item in its input."""
 
 
 def keys_of(inputs: Iterable[str]) -> tuple[str, ...]:

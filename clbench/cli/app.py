@@ -30,6 +30,7 @@ USER_ERRORS = (
 VERBS = {
     "What did my model forget?": {
         "audit": "Find out what fine-tuned models forgot of their base model.",
+        "export": "Write an audit in a format to publish, such as for a model card.",
         "mend": "Mix a model with its base model, to get back what it forgot.",
     },
     "Which method forgets least?": {
@@ -43,6 +44,7 @@ VERBS = {
     },
     "Bring your own": {
         "list": "List suites, scenarios, methods, tasks and other names.",
+        "schema": "Print the JSON Schema of audits, cells or suites.",
         "check": "Check that a method keeps its promises, on tiny tasks.",
     },
 }
@@ -54,6 +56,7 @@ PLACES = {
     "tune": "search:tune",
     "combine": "search:combine",
     "list": "extend:listing",
+    "schema": "export:schema",
     "check": "extend:check",
 }
 """Where the other verbs are defined."""

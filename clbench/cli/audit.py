@@ -124,6 +124,9 @@ def audit(
             callback=print_template,
         ),
     ] = False,
+    with_texts: Annotated[
+        bool, Option("Write the texts of all items into audit.json, beside their digests.")
+    ] = False,
     out: Annotated[
         Path | None,
         where("Folder of the page and audit.json.", "DIR", default="audit/MODELS-DIGEST"),
@@ -144,6 +147,7 @@ def audit(
     """
     from clbench.audit import page as pages
     from clbench.audit.gate import CODES, read_gate
+    from clbench.audit.record import FILE
 
     requirements = None if gate is None else read_gate(gate)
     gates = [*map(parse_condition, fail_if or ()), *map(parse_requirement, require or ())]
@@ -176,17 +180,17 @@ def audit(
         identity = auditing.identify(base, tuned, **settings)
     out = out or pages.default_folder(base, tuned, identity)
     pages.check_folder(out, identity)
-    with locked(out, marker=out / pages.FILE), working("writing the page") as tell:
+    with locked(out, marker=out / FILE), working("writing the page") as tell:
         if not logs:
             tell("loading models")
             settings |= {"gate": requirements, "localise": localise, "device": options.device}
             audited = auditing.audit(base, tuned, **settings, tell=tell, note=note)
         tell("writing the page")
-        page = pages.write_audit(audited, out)
+        page = pages.write_audit(audited, out, with_texts=with_texts)
     decisions = pages.decisions(audited)
     say(*decisions, *map(printable, audited.notes))
     for model in audited.models:
-        say(pages.headline(model, base))
+        say(pages.headline(model, audited.base))
         _show_measures(model.comparison)
         say(*(f"  {printable(str(line))}" for line in (*model.relearned, *model.notes)))
     for pair in audited.between:

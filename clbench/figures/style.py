@@ -297,4 +297,4 @@ def quiet() -> Iterator[None]:
 @quiet()
 def save_png(figure: Figure, path: Path) -> None:
     """Write a figure to a PNG file."""
-    figure.savefig(path, format="png", dpi=200)
+    figure.savefig(path, format="png", dpi=200, metadata={"Software": None})

@@ -7,7 +7,7 @@ templates, and other files: pickles, settings of training and of generation.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -72,6 +72,19 @@ def resolve(name: str, revision: str | None = None) -> Path | None:
             "revision, or give the model's name on the hub."
         )
     return folder
+
+
+def title_of(name: str) -> str:
+    """Return the name of a model to publish: of a folder, the last part of its path alone."""
+    is_hub = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) and not Path(name).exists()
+    return name if name in MODELS or is_hub else user_path(name, "model").absolute().name
+
+
+def titles_of(names: Sequence[str]) -> list[str]:
+    """Return `title_of` each name; equal ones are numbered."""
+    titles = [title_of(name) for name in names]
+    before = [titles[:i].count(title) for i, title in enumerate(titles)]
+    return [f"{t} ({n + 1})" if n else t for t, n in zip(titles, before, strict=True)]
 
 
 def display_name(name: str, revision: str | None = None) -> str:

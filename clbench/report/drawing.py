@@ -94,8 +94,9 @@ def draw(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
         files["png"] = _png(large, dpi)
     for kind, other in (("svg", FigureCanvasSVG), ("pdf", FigureCanvasPdf)):
         if kind in formats:
-            buffer = io.BytesIO()
-            getattr(other(figure), f"print_{kind}")(buffer)
+            buffer, unsaid = io.BytesIO(), ("Date", "CreationDate", "Creator", "Producer")
+            metadata = dict.fromkeys(unsaid[:3:2] if kind == "svg" else unsaid[1:])
+            getattr(other(figure), f"print_{kind}")(buffer, metadata=metadata)
             files[kind] = buffer.getvalue()
     return files
 

@@ -78,6 +78,17 @@ def load_task(name: str, *, data: Path | None, base: Path, own: Mapping[str, Own
     return check_task(name, _loader(name, own)(TaskSource(data, base)))
 
 
+def hub_source(task: Task) -> dict[str, Any]:
+    """Return ``hub``, ``config``, ``split`` and ``revision`` of a known task's reported rows."""
+    loader = TASKS.get(task.name) if task.name in TASKS else None
+    is_own = "columns" in task.source or "dataset" not in task.source  # a suite's, of that name
+    if not isinstance(loader, HubTask) or is_own:
+        return {}
+    spec = loader.spec
+    place = {"config": spec.config, "revision": spec.revision}
+    return {"hub": spec.hub, "split": spec.split("validation"), **place}
+
+
 def load_column(
     name: str, column: str, *, data: Path | None, base: Path, own: Mapping[str, OwnTaskSpec]
 ) -> dict[str, dict[int, str]]:

@@ -60,9 +60,14 @@ def add_noise(model: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def damaged(copy: Copy) -> Audit:
+def damaged_folder(copy: Copy) -> str:
+    return copy(shuffle_layer)
+
+
+@pytest.fixture(scope="module")
+def damaged(damaged_folder: str) -> Audit:
     tasks = ["synthetic/sentiment", "synthetic/acceptability"]
-    return audit("tiny", [copy(shuffle_layer)], tasks=tasks, rows=300, texts=100, localise=True)
+    return audit("tiny", [damaged_folder], tasks=tasks, rows=300, texts=100, localise=True)
 
 
 def test_a_model_audited_against_itself_has_kept_everything(copy: Copy, tmp_path: Path) -> None:
@@ -97,9 +102,9 @@ def test_planted_damage_is_found_and_located(damaged: Audit) -> None:
     assert back["layer.0"].features == back["layer.0"].language == 0.0
 
 
-def test_the_change_of_weights_is_that_by_hand(damaged: Audit) -> None:
+def test_the_change_of_weights_is_that_by_hand(damaged: Audit, damaged_folder: str) -> None:
     before = AutoModelForMaskedLM.from_pretrained(TINY).base_model.encoder.layer[1]
-    after = AutoModelForMaskedLM.from_pretrained(damaged.models[0].name).base_model.encoder.layer[1]
+    after = AutoModelForMaskedLM.from_pretrained(damaged_folder).base_model.encoder.layer[1]
     one, two = (torch.cat([p.flatten() for p in m.parameters()]) for m in (before, after))
     layer = next(layer for layer in damaged.models[0].layers if layer.name == "layer.1")
     assert layer.weights == pytest.approx(float((two - one).norm() / one.norm()), rel=1e-5)
@@ -219,7 +224,7 @@ def test_code_of_a_known_architecture_is_named(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     own = {"auto_map": {"AutoModel": "modeling_own.Own"}}
     (folder / "config.json").write_text(json.dumps({**config, **own}))
-    note = f"{folder}: its own code (auto_map in config.json) is not run; read as Bert"
+    note = "own: its own code (auto_map in config.json) is not run; read as Bert"
     assert any(text.startswith(note) for text in load_base(str(folder)).notes)
 
 
@@ -236,11 +241,13 @@ def test_cka_is_its_definition() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_shows_names_and_texts_as_text(damaged: Audit, tmp_path: Path, copy: Copy) -> None:
+def test_the_page_shows_names_and_texts_as_text(
+    damaged_folder: str, tmp_path: Path, copy: Copy
+) -> None:
     folder = tmp_path / "<b>model & co"
     Path(copy(shuffle_layer)).rename(folder)
     (folder / "added_tokens.json").write_text("{}")
-    found = audit("tiny", [str(folder), damaged.models[0].name], **QUICK)
+    found = audit("tiny", [str(folder), damaged_folder], **QUICK)
     page = write_audit(found, tmp_path / "out", ("png",)).read_text()
     assert "&lt;b&gt;model &amp; co" in page
     assert "<b>model" not in page
@@ -401,7 +408,7 @@ def test_every_audit_has_its_own_folder(
     before = (folders[0] / "audit.json").read_bytes()
     assert main(["audit", "tiny", two, *options, "--out", str(folders[0])]) == 2
     error = capsys.readouterr().err
-    assert f"already has the audit of {one} against tiny with other settings" in error
+    assert f"already has the audit of {Path(one).name} against tiny with other settings" in error
     assert (folders[0] / "audit.json").read_bytes() == before
     with locked(folders[0], marker=folders[0] / "audit.json"):
         assert main(["audit", "tiny", one, *options]) == 2

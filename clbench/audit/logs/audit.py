@@ -13,6 +13,7 @@ from clbench.audit.scores import Part
 from clbench.core.errors import SettingsError, count
 from clbench.core.files import digest, user_path
 from clbench.core.options import checks_arguments
+from clbench.models.locate import titles_of
 
 NO_NOISE = (
     "Run-to-run noise is not measured: each model has one run of each task. What all items of a "
@@ -65,21 +66,24 @@ def audit_logs(
     if gate is not None:
         gate.check([each.task for each in first.scores])
     audits = []
-    for logs in others:
+    title, *titles = titles_of((base, *tuned))
+    for logs, name in zip(others, titles, strict=True):
         comparison, notes = _compare(first, logs, margin)
         decision = None if gate is None else gate.decide(comparison)
-        audits.append(ModelAudit(logs.name, comparison, notes=tuple(notes), decision=decision))
+        audits.append(ModelAudit(name, comparison, notes=tuple(notes), decision=decision))
     scores = [
         [each.what, digest(" ".join(each.keys)), digest(each.runs.tobytes())]
         for logs in models
         for each in logs.scores
     ]
     return Audit(
-        base,
+        title,
         tuple(audits),
         tuple(
-            Between(one.name, two.name, _compare(one, two, margin)[0])
-            for one, two in combinations(others, 2)
+            Between(*names, _compare(one, two, margin)[0])
+            for (one, two), names in zip(
+                combinations(others, 2), combinations(titles, 2), strict=True
+            )
         ),
         {"source": "logs", "tasks": [s.task for s in first.scores if s.primary], "margin": margin},
         tuple(dict.fromkeys(note for logs in models for note in logs.notes)),

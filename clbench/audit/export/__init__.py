@@ -1,0 +1,46 @@
+"""Formats in which an audit is published: each is a module, whose function `EXPORTS` names."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from clbench.core.errors import RunFolderError, named
+from clbench.core.files import as_folder_error, read_file, write_atomically
+from clbench.core.registry import Registry
+
+EXPORTS: Registry[Callable[..., Iterator[tuple[str, str | bytes]]]] = Registry(
+    "export", group="clbench.exports"
+)
+"""Functions of a `clbench.audit.record.Record` that yield paths and contents, by format."""
+for _name in ("every_eval_ever", "eval_results", "model_card", "github"):
+    EXPORTS.add(_name.replace("_", "-"), f"clbench.audit.export.{_name}:export")
+
+
+def write_export(audit: Path, name: str, out: Path | None = None) -> list[Path]:
+    """Write an audit in a format into a folder, and return the files.
+
+    Raises a DataError if there is no such audit, and a RunFolderError if a file cannot be written,
+    or is in the way: one that does not name clbench is the user's.
+    """
+    from clbench.audit.record import Record, checked  # --help need not wait for numpy
+
+    record = Record.read(audit)
+    folder = out or record.folder / name
+    with checked(audit):
+        files = {folder / path: content for path, content in EXPORTS.get(name)(record)}
+    for path, content in files.items():
+        with as_folder_error(path):
+            if path.exists() and isinstance(content, str) and b"clbench" not in read_file(path):
+                raise RunFolderError(f"{path} is another file. Choose another {named('out')}.")
+    for path, content in files.items():
+        write_atomically(path, content)
+    return [*files]
+
+
+def folders(names: Iterable[str]) -> dict[str, str]:
+    """Return a name of a folder for each name, all different."""
+    found: dict[str, str] = {}
+    for name in names:
+        safe = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "model"
+        found[name] = f"{safe}-{len(found) + 1}" if safe in found.values() else safe
+    return found

@@ -1,0 +1,139 @@
+"""Every Eval Ever 0.3: a record of each model, its items, and the paired changes.
+
+The schemas are those of https://github.com/evaleval/every_eval_ever. Base and tuned model are two
+records whose items have equal hashes; that of a tuned model also has the change from the base model
+by each measure, as a further result.
+"""
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from clbench.audit.export import folders
+from clbench.audit.record import Measure, Record, measures
+from clbench.audit.scores import SEPARATOR
+
+VERSION = "0.3.0"
+PLACE = "clbench-audit"
+FACTS = ("verdict", "p", "p_family", "flips_lost", "flips_gained")
+
+Json = dict[str, Any]
+
+
+def export(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield a file of JSON for each model, and one of its items, a line each; version 1 has none.
+
+    Models without an organisation in their name get ``local``.
+    """
+    content = {**record.content}
+    by_model = {model["model"]: [*measures(model)] for model in content["models"]}
+    distinct = {(e.title, e.metric): e for changes in by_model.values() for e in changes}
+    names = [content["base"], *by_model]
+    places = folders(name for name in names if "/" not in name)
+    base, *ids = (f"local/{places[name]}" if name in places else name for name in names)
+    yield from _files(content, content["base"], base, [*distinct.values()])
+    for own_id, (name, changes) in zip(ids, by_model.items(), strict=True):
+        yield from _files(content, name, own_id, changes, base)
+
+
+def _files(
+    content: Json, name: str, own_id: str, changes: Sequence[Measure], base: str | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the record of a model and its items; `base` is the base model's id, if it is tuned."""
+    role = "base" if base is None else "tuned"
+    key = _sha256(json.dumps([content.get("identity"), name]))
+    number = uuid.UUID(key[:32], version=4)
+    path = f"data/{PLACE}/{own_id}/{number}"
+    own = {"schema_version": VERSION, "evaluation_id": f"{PLACE}/{own_id}/{number}"}
+    rows = [item for each in changes for item in _items(each, role)]
+    lines = [json.dumps({**own, "model_id": own_id, **row}, sort_keys=True) for row in rows]
+    details: Json = {}
+    if samples := "".join(f"{line}\n" for line in lines):
+        yield f"{path}_samples.jsonl", samples
+        file: Json = {
+            "format": "jsonl",
+            "file_path": f"{path}_samples.jsonl",
+            "total_rows": len(rows),
+        }
+        file |= {"hash_algorithm": "sha256", "checksum": _sha256(samples)}
+        details = {"detailed_evaluation_results": file}
+    when = time.time()
+    if date := content.get("date"):
+        when, own["evaluation_timestamp"] = datetime.fromisoformat(date).timestamp(), date
+    results = [_result(each, role) for each in changes]
+    results += [] if base is None else [_result(each, "change", base) for each in changes]
+    source = {"source_name": "clbench audit", "source_type": "evaluation_run"}
+    source |= {"source_organization_name": "unknown", "evaluator_relationship": "other"}
+    access = {"deployment_type": "self_deployed", "model_availability": "unknown", "role": role}
+    model: Json = {"name": name, "id": own_id, "developer": own_id.partition("/")[0]}
+    record = own | {
+        "retrieved_timestamp": f"{when:.0f}",
+        "source_metadata": source,
+        "eval_library": {"name": "clbench", "version": content.get("version", "unknown")},
+        "model_info": model | {"additional_details": access},
+        "evaluation_results": results,
+    }
+    yield f"{path}.json", json.dumps(record | details, indent=1, allow_nan=False) + "\n"
+
+
+def _items(each: Measure, role: str) -> Iterator[Json]:
+    keys, scores = each.items.get("keys", ()), each.items.get(role, ())
+    inputs = each.items.get("inputs") or [f"withheld, digest {key}" for key in keys]
+    answers = each.items.get("answers") or [None] * len(keys)
+    fixed: Json = {"evaluation_result_id": _id(each), "evaluation_name": each.title}
+    fixed |= {"interaction_type": "single_turn", "answer_attribution": []}
+    for key, text, answer, score in zip(keys, inputs, answers, scores, strict=True):
+        given = {"raw": text.replace(SEPARATOR, "\n"), "reference": [answer] if answer else []}
+        whole = json.dumps(given, sort_keys=True, separators=(",", ":"))
+        yield fixed | {
+            "sample_id": key,
+            "sample_hash": _sha256(whole),
+            "input": given,
+            "output": {"raw": []},
+            "evaluation": {"score": score, "is_correct": score == 1 and not each.is_loss},
+        }
+
+
+def _result(each: Measure, what: str, base: str = "") -> Json:
+    """Return the mean of the ``base`` or ``tuned`` model, or the ``change`` from `base`."""
+    numbers, source = each.numbers, each.items.get("source", {})
+    data: Json = {"dataset_name": each.task, "source_type": "other"}
+    if source.get("hub"):
+        more = {key: source[key] for key in ("config", "revision") if source.get(key)}
+        data |= {"source_type": "hf_dataset", "hf_repo": source["hub"]}
+        data |= {"hf_split": source["split"], "additional_details": more}
+    is_share = numbers.get("flips_lost") is not None
+    low, high = (0, 1) if is_share else (0 if each.is_loss else "-Infinity", "Infinity")
+    details: Json = {"score": numbers.get(what)}
+    metric: Json = {"metric_id": each.metric, "lower_is_better": each.is_loss}
+    if what == "change":
+        low = -1 if is_share else "-Infinity"
+        order = "base minus tuned" if each.is_loss else "tuned minus base"
+        metric = {"metric_id": f"{each.metric}-change", "lower_is_better": False}
+        metric["evaluation_description"] = f"{order}, on the same items; below 0 is worse"
+        metric["additional_details"] = {"base_model": base}
+        interval = {"lower": numbers["low"], "upper": numbers["high"]}
+        interval["confidence_level"] = numbers["level"]
+        facts = {key: str(numbers[key]) for key in FACTS if numbers.get(key) is not None}
+        details = {"score": numbers["difference"], "details": facts}
+        details["uncertainty"] = {"confidence_interval": interval}
+    suffix = "/change" * (what == "change")
+    return {
+        "evaluation_result_id": f"{_id(each)}{suffix}",
+        "evaluation_name": f"{each.title}{suffix}",
+        "source_data": data,
+        "metric_config": metric | {"score_type": "continuous", "min_score": low, "max_score": high},
+        "score_details": details,
+    }
+
+
+def _id(each: Measure) -> str:
+    return f"{each.task}/{each.part}/{each.metric}"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
