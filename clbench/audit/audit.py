@@ -207,9 +207,17 @@ def audit(
             break
     relearner = None
     if relearn is not None:
-        parts = {
+        parts: dict[tuple[str, str], relearning.Lesson] = {
             (each.name, "behaviour"): relearning.lesson(each, relearn, seed, where)
             for each in chosen[0]
+        }
+        folder = None if data is None else Path(data)
+        parts |= {
+            (each.task.name, each.task.axis): relearning.general_lesson(
+                each, relearn, folder, seed, where
+            )
+            for each in chosen[1]
+            if not each.task.rules
         }
         relearner = relearning.Relearner(first, parts, relearn, relearn_rate, margin, tell)
     compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
@@ -226,7 +234,7 @@ def audit(
             notes = (*notes, f"All weights {where_same} are the base model's.")
         relearned = relearner(model, comparison) if relearner else ()
         if relearner and not relearned:
-            notes = (*notes, "Nothing to relearn: no loss in behaviour is shown.")
+            notes = (*notes, "Nothing to relearn: no loss in behaviour or an axis is shown.")
         findings = comparison, tuple(layers), regained, relearned
         audits.append(ModelAudit(name, *findings, notes, decision))
     pairs = zip(combinations(titles, 2), combinations(afters, 2), strict=True)
