@@ -174,6 +174,17 @@ def audit(
             wordings=rephrase,
         )[0]
 
+    def lessons(
+        probed: Sequence[items.Items], asked: Sequence[ability.Asked], rows: int
+    ) -> dict[tuple[str, str], relearning.Lesson]:
+        folder = None if data is None else Path(data)
+        own = {(e.name, "behaviour"): relearning.lesson(e, rows, seed, where) for e in probed}
+        return own | {
+            (e.task.name, e.task.axis): relearning.general_lesson(e, rows, folder, seed, where)
+            for e in asked
+            if not e.task.rules
+        }
+
     models = [load_tuned(name, first) for name in tuned]
     generic = tasks != items.DEFAULT_TASKS
     tests = 1 + sum(1 + items.has_head_for(first, each, generic=generic) for each in probed)
@@ -190,6 +201,8 @@ def audit(
     reach += [len(each.questions) / (questions or ability.usual(each.task)) for each in asked]
     most = math.ceil(rows * max(1.0, *reach))
     looks = planning.looks(rows, most) if until_settled else (rows,)
+    if relearn is not None:
+        lessons(probed, asked, relearn)  # raises errors before the work
     if sizes:
         note(planning.plan(sizes, tests, detect))
     for count, alpha in zip(looks, spend(looks), strict=True):
@@ -207,11 +220,8 @@ def audit(
             break
     relearner = None
     if relearn is not None:
-        parts = {
-            (each.name, "behaviour"): relearning.lesson(each, relearn, seed, where)
-            for each in chosen[0]
-        }
-        relearner = relearning.Relearner(first, parts, relearn, relearn_rate, margin, tell)
+        own = lessons(*chosen, relearn)
+        relearner = relearning.Relearner(first, own, relearn, relearn_rate, margin, tell)
     compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
     audits = []
     title, *titles = titles_of((base, *tuned))
@@ -226,7 +236,7 @@ def audit(
             notes = (*notes, f"All weights {where_same} are the base model's.")
         relearned = relearner(model, comparison) if relearner else ()
         if relearner and not relearned:
-            notes = (*notes, "Nothing to relearn: no loss in behaviour is shown.")
+            notes = (*notes, "Nothing to relearn: no loss in behaviour or an axis is shown.")
         findings = comparison, tuple(layers), regained, relearned
         audits.append(ModelAudit(name, *findings, notes, decision))
     pairs = zip(combinations(titles, 2), combinations(afters, 2), strict=True)

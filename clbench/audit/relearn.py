@@ -3,13 +3,15 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from clbench.audit import items
+from clbench.audit import ability, items
 from clbench.audit.changes import Change, judge
 from clbench.audit.comparison import Comparison, sample
 from clbench.audit.models import AuditedModel
@@ -21,12 +23,15 @@ from clbench.models import encoding
 from clbench.models.answering import AnsweringModel
 from clbench.models.classifier import evaluating
 from clbench.tasks.task import stratified
+from clbench.training.writing import prompt_rows
 
 RATE = 1e-5
 """Learning rate: a fifth of 5e-5, the highest of Devlin et al. 2019 (appendix A.3). At usual rates
 a few rows destroy as much as they bring back (``docs/findings.md``)."""
 STEPS, BATCH = 40, 8
 """Steps, as in the study of ``docs/findings.md``, and rows in each."""
+LENGTH = 256
+"""Tokens of a general question from its end, so that the steps stay few seconds."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,40 @@ def lesson(task: items.Items, rows: int, seed: int, device: torch.device) -> Les
         return encoding.encode(few, model.tokenizer, items.length_of(model)), order
 
     return Lesson(encoded, lambda m: items.hits(m, task, "behaviour", device).astype(np.float64))
+
+
+def general_lesson(
+    asked: ability.Asked, rows: int, data: Path | None, seed: int, device: torch.device
+) -> Lesson:
+    """Return how a general task is relearned on questions that are not asked.
+
+    Raises a DataError if there are fewer.
+    """
+    task = asked.task
+    known = {question.text for question in asked.questions}
+    more = task.questions(data, len(asked.questions) + rows, seed)
+    few = [question for question in more if question.text not in known][:rows]
+    if len(few) < rows:
+        raise DataError(
+            f"{named('relearn', rows)}: task {task.name!r} has {len(few)} questions that are not "
+            "asked. Relearn on fewer."
+        )
+    pairs = []
+    for each in few:
+        (one, *others), right = each.prompts[0], each.right
+        pair = one, f" {task.solution(each.row)}"
+        if task.choices:  # which stand in the prompts, or behind one
+            pair = (
+                ([one, *others][right], each.answers[0]) if others else (one, each.answers[right])
+            )
+        pairs.append(pair)
+    read = partial(asked.tokenizer, add_special_tokens=False)
+    prompts = [asked.tokenizer(prompt)["input_ids"][-LENGTH:] for prompt, _ in pairs]
+    answers = [read(answer)["input_ids"] for _, answer in pairs]
+    return Lesson(
+        lambda model: (prompt_rows(prompts, answers), None),
+        lambda model: ability.answer(model, asked, device).right,
+    )
 
 
 @dataclass(frozen=True)

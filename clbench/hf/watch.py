@@ -17,6 +17,7 @@ from pydantic import Field
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from clbench.audit import ability
 from clbench.audit.changes import Flips, mean_change
 from clbench.audit.items import (
     DEFAULT_TASKS,
@@ -29,12 +30,14 @@ from clbench.audit.items import (
 from clbench.audit.models import AuditedModel, HeadKind
 from clbench.audit.scores import Floats
 from clbench.core.errors import ModelError, NonFiniteLossError, SettingsError, join_names
+from clbench.core.files import digest
 from clbench.core.options import checks_arguments
 from clbench.core.registry import Seed
 from clbench.figures import style
 from clbench.models.classifier import evaluating
 from clbench.results.statistics import ALPHA
 from clbench.tasks.corpus import corpus_identity, resolve_corpus
+from clbench.tasks.general import GENERAL
 
 Action = Literal["warn", "stop", "restore"]
 PREFIX = "forgetting/"
@@ -56,6 +59,8 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
     ----------
     tasks
         Tasks to probe: names, or suite files for their own tasks; by default four built-in ones.
+        General tasks and axes, such as ``knowledge``, are asked as in an audit, by at most 50
+        questions each. An axis in `limits` stands for all of its tasks.
     corpus
         ``built-in``, ``wiki40b/en``, or a file with one text per line; None leaves language out.
     every
@@ -120,27 +125,37 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         self._others = self._start = self._longest = 0.0
         self._corpus = None if corpus is None else resolve_corpus(corpus, Path.cwd(), "corpus")
         self._loss: LanguageLoss | None = None
-        self._items = load_items(tasks, data=data, rows=rows, seed=seed)
+        parts, others = ability.chosen(tasks)
+        self._items = load_items(others, data=data, rows=rows, seed=seed)
+        folder, most = None if data is None else Path(data), min(rows, ability.WRITTEN)
+        self._asked = {
+            name: (own, GENERAL[name].questions(folder, most, seed)) for name, own in parts.items()
+        }
         self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
         self.scored_on: dict[str, Any] = {
-            "tasks": {items.name: items.rows.digest for items in self._items},
+            "tasks": {items.name: items.rows.digest for items in self._items}
+            | {name: digest(repr(questions)) for name, (_, questions) in self._asked.items()},
             "corpus": self._corpus and corpus_identity(self._corpus),
             **items,
         }
         """What decides the scores besides the model."""
-        tasks = [items.name for items in self._items]
-        self._measures = tasks if corpus is None else [*tasks, LANGUAGE]
+        probed = [items.name for items in self._items]
+        self._measures = [*probed, *self._asked, *([] if corpus is None else [LANGUAGE])]
         if not self._measures:
             raise SettingsError("ForgettingCallback: nothing to score. Name tasks, or a corpus.")
-        known = {"features", *self._measures}
+        groups = {"features": probed}
+        for name in self._asked:
+            groups.setdefault(GENERAL[name].axis, []).append(name)
+        known = {*groups, *self._measures}
         if unknown := sorted(self.limits.keys() - known):
             raise SettingsError(
                 f"ForgettingCallback: limits name {unknown[0]!r}, which is not scored. Use "
                 f"{', '.join(sorted(known))}."
             )
         self._limits = dict(self.limits)
-        if (limit := self._limits.pop("features", None)) is not None:
-            self._limits = {**dict.fromkeys(tasks, limit), **self._limits}
+        for group, members in groups.items():
+            if (limit := self._limits.pop(group, None)) is not None:
+                self._limits = {**dict.fromkeys(members, limit), **self._limits}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -247,6 +262,11 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
     def _score_items(self, model: AuditedModel) -> dict[str, Floats]:
         """Return whether each row of each task is right, and the loss of each text."""
         device = model.model.device
+        if self._asked and not model.answers:
+            raise ModelError(
+                f"ForgettingCallback: {join_names(self._asked)} need a decoder with a "
+                "language-model head. Name classification tasks."
+            )
         if self._corpus is not None and self._loss is None:
             texts, seed = self.scored_on["texts"], self.scored_on["seed"]
             self._loss = LanguageLoss(model, self._corpus, texts, seed, device)
@@ -255,6 +275,9 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
             return nothing
         try:
             items = {n.name: hits(model, n, "features", device).astype(float) for n in self._items}
+            for name, (parts, questions) in self._asked.items():
+                asked = ability.Asked(GENERAL[name], questions, parts, model.tokenizer)
+                items[name] = ability.answer(model, asked, device).right
             return items if self._loss is None else {**items, LANGUAGE: self._loss(model)}
         except NonFiniteLossError:  # outputs of finite weights may be infinite, too
             return nothing

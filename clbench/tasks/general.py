@@ -149,7 +149,7 @@ class GeneralTask:
         for prompt in self.prompts:
             before = self._text(self.preamble, row)
             for one in solved:
-                before += f"{self._text(prompt, one)} {self._solution(one)}\n\n"
+                before += f"{self._text(prompt, one)} {self.solution(one)}\n\n"
             stands = choices if self.ending else ("",)
             prompts.append(tuple(before + self._text(prompt, {**row, "choice": c}) for c in stands))
         answers = [self._text(self.ending, row)] if self.ending else choices
@@ -179,7 +179,8 @@ class GeneralTask:
         right = found[0].replace(",", "").rstrip(".") == question.target
         return float(right), float(match(self.form or "", text.strip()) is not None), math.nan
 
-    def _solution(self, row: Row) -> str:
+    def solution(self, row: Row) -> str:
+        """Return the answer of a solved row."""
         choices, right = self._choices(row)
         return choices[right] if choices else self._text(self.answer, row)
 

@@ -22,6 +22,7 @@ from clbench.audit.comparison import compare
 from clbench.audit.items import BUILT_IN, DEFAULT_TASKS, default_tasks
 from clbench.audit.models import AuditedModel, load_base
 from clbench.audit.page import write_audit
+from clbench.audit.relearn import general_lesson
 from clbench.core.errors import ClbenchError, DataError, ModelError, SettingsError
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.locate import TINY_GPT
@@ -322,3 +323,28 @@ def test_flipped_questions_are_shown(hub: Path) -> None:
     assert lost.label == one.questions[0].target
     (before,), (after,) = ([*ability.scores([one], [each])] for each in (base, tuned))
     assert len(compare([before], [after], 0.02).changes) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("copa", lambda q: q.text + q.answers[q.right]),
+        ("winogrande", lambda q: q.prompts[0][q.right] + q.answers[0]),
+        ("gsm8k", lambda q: f"{q.prompts[0][0]} {GENERAL['gsm8k'].solution(q.row)}"),
+    ],
+)
+def test_questions_to_relearn_are_answered_right(
+    model: AuditedModel, hub: Path, name: str, ends: Any
+) -> None:
+    none = replace(asked(name, hub), questions=[])
+    rows, order = general_lesson(none, 1, hub, 0, CPU).rows(model)
+    inputs, labels = rows.collate(np.array([0]), 0)
+    (question,) = GENERAL[name].questions(hub, 1, 0)
+    answer = labels[0][labels[0] >= 0]
+    whole = TOKENIZER.decode(TOKENIZER(ends(question))["input_ids"])
+    read = TOKENIZER.decode([*inputs["input_ids"][0], answer[-1]])
+    assert order is None
+    assert whole.endswith(TOKENIZER.decode(answer))
+    assert whole.endswith(read[-60:])
+    with pytest.raises(ClbenchError, match="0 questions that are not asked"):
+        general_lesson(asked(name, hub, 50), 1, hub, 0, CPU)

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from helpers.general_rows import write_hub
 from safetensors.torch import load_file
 from transformers import (
+    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
@@ -22,10 +24,14 @@ from transformers import (
     TrainingArguments,
 )
 
+from clbench.audit import ability
 from clbench.audit.changes import Flips
+from clbench.audit.models import load_base
 from clbench.core.errors import ClbenchError
 from clbench.hf import ForgettingCallback
+from clbench.models.checkpoint import load_tokenizer
 from clbench.models.locate import TINY, TINY_GPT
+from clbench.tasks.general import GENERAL
 from clbench.tasks.registry import load_task
 
 TASK = "synthetic/sentiment"
@@ -212,6 +218,33 @@ def test_adapters_in_trls_trainer_are_watched(tmp_path: Path) -> None:
     trainer.train()
     assert steps(callback) == [0, 2, 4]
     assert callback.curve[0]["language"] != callback.curve[-1]["language"]
+
+
+def test_general_tasks_are_watched_by_name_and_axis(tmp_path: Path) -> None:
+    hub = write_hub(tmp_path / "hub", times=25)
+    rows = [{"input_ids": list(range(5, 25)), "labels": list(range(5, 25))}] * 16
+    limits = {"reading": -0.2, "copa": -0.1}
+    callback = ForgettingCallback(["copa", "boolq"], corpus=None, every=1, data=hub, limits=limits)
+    assert callback._limits == {"copa": -0.1, "boolq": -0.2}
+    arguments = {"max_steps": 2, "learning_rate": 1e-2, "report_to": "none", "use_cpu": True}
+    trainer = Trainer(
+        AutoModelForCausalLM.from_pretrained(TINY_GPT),
+        TrainingArguments(str(tmp_path), **arguments, save_strategy="no", disable_tqdm=True),
+        train_dataset=rows,  # type: ignore[arg-type]
+        processing_class=AutoTokenizer.from_pretrained(TINY_GPT),
+        callbacks=[callback],
+    )
+    trainer.train()
+    base, plain = load_base("tiny-gpt"), load_tokenizer("tiny-gpt", plain=True)
+    questions = GENERAL["copa"].questions(hub, 50, 0)
+    asked = ability.Asked(GENERAL["copa"], questions, frozenset(), plain)
+    right = ability.answer(base, asked, torch.device("cpu")).right
+    assert callback.first["copa"] == right.tolist()
+    assert {"copa", "boolq", "step"} == callback.curve[-1].keys()
+    assert any("forgetting/boolq_change" in entry for entry in trainer.state.log_history)
+    encoder = make_trainer(tmp_path, ForgettingCallback(["copa"], corpus=None, data=hub))
+    with pytest.raises(ClbenchError, match="copa need a decoder"):
+        encoder.train()
 
 
 def test_wrong_settings_are_refused() -> None:
