@@ -52,6 +52,7 @@ from clbench.audit.audit import MARGIN, TEXTS, Auditor
 from clbench.audit.changes import Flips, Sample, judge, mean_change
 from clbench.audit.comparison import compare
 from clbench.audit.items import DEFAULT_TASKS, LanguageLoss, load_items
+from clbench.audit.material import Material
 from clbench.audit.models import AuditedModel, load_base
 from clbench.audit.scores import ItemScores
 from clbench.results.statistics import ALPHA
@@ -195,7 +196,7 @@ def alarms(pairs: int, noise: float, rows: int) -> None:
     base, device = load_base("tiny"), torch.device("cpu")
     items = load_items(DEFAULT_TASKS[:3], data=None, rows=rows)
     loss = LanguageLoss(base, "built-in", TEXTS, 0, device)
-    auditor = Auditor(base, items, loss, device, MARGIN, False, lambda text: None)
+    auditor = Auditor(base, Material(items, ()), loss, device, MARGIN, False, lambda text: None)
     words: Counter[str] = Counter()
     false, flips, start = 0, 0, time.perf_counter()
     for pair in range(pairs):
@@ -252,7 +253,7 @@ def tuned_alarms(arguments: argparse.Namespace) -> None:
     learned = load_task(arguments.learn, data=arguments.data, base=Path.cwd(), own={})
     items = load_items(arguments.tasks.split(","), data=arguments.data, rows=arguments.rows)
     loss = LanguageLoss(base, "built-in", TEXTS, 0, device)
-    auditor = Auditor(base, items, loss, device, MARGIN, False, lambda text: None)
+    auditor = Auditor(base, Material(items, ()), loss, device, MARGIN, False, lambda text: None)
     scores: dict[str, np.ndarray] = {}
     if arguments.scores and arguments.scores.exists():
         scores = dict(np.load(arguments.scores))

@@ -1,7 +1,6 @@
 """Audit tuned models against their base: language, features, behaviour, and where they moved."""
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -14,6 +13,7 @@ from clbench.audit import ability, items, planning
 from clbench.audit import relearn as relearning
 from clbench.audit.comparison import Comparison, Flipped, compare
 from clbench.audit.gate import Gate
+from clbench.audit.material import Material, Source, reach
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
 from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, PutBack, check_change
 from clbench.audit.scores import ItemScores, Part
@@ -135,7 +135,7 @@ def audit(
     items.check_count("texts", texts, items.FEWEST_TEXTS)
     items.check_count("seed", seed)
     tasks = tuple(tasks) or items.default_tasks(base, data)
-    general, others = ability.chosen(tasks)
+    general, _ = ability.chosen(tasks)
     settings: dict[str, Any] = {"rows": rows, "texts": texts, "margin": margin}
     if questions is not None or rephrase != 1:
         settings |= {"questions": questions, "rephrase": rephrase}
@@ -146,9 +146,10 @@ def audit(
     key = identify(base, tuned, seed, tasks=tasks, data=data, corpus=corpus, **more)
     where = resolve_device(device)
     corpus = resolve_corpus(corpus, Path.cwd(), named("corpus"))
-    probed = items.load_items(others, data=data, rows=rows, seed=seed)
+    source = Source(tasks, base, None if data is None else Path(data), seed, rephrase)
+    material = source.load(rows, questions)
     if gate is not None:
-        gate.check([*(each.name for each in probed), *general])
+        gate.check([*material.sizes])
     tell("loading models")
     first = load_base(base)
     if general and not first.answers:
@@ -156,54 +157,20 @@ def audit(
             f"model {base!r}: {join_names(general)} need a decoder with a language-model head. "
             f"Name classification tasks in {named('tasks')}."
         )
-    asked, missing = ability.load(
-        tasks, base=base, data=data, count=questions, seed=seed, wordings=rephrase
-    )
-
-    def load(
-        rows: int, questions: int | None, times: float
-    ) -> tuple[list[items.Items], list[ability.Asked]]:
-        found = items.load_items(others, data=data, rows=math.ceil(times * rows), seed=seed)
-        return found, ability.load(
-            tasks,
-            base=base,
-            data=data,
-            count=questions,
-            times=times,
-            seed=seed,
-            wordings=rephrase,
-        )[0]
-
-    def lessons(
-        probed: Sequence[items.Items], asked: Sequence[ability.Asked], rows: int
-    ) -> dict[tuple[str, str], relearning.Lesson]:
-        folder = None if data is None else Path(data)
-        own = {(e.name, "behaviour"): relearning.lesson(e, rows, seed, where) for e in probed}
-        return own | {
-            (e.task.name, e.task.axis): relearning.general_lesson(e, rows, folder, seed, where)
-            for e in asked
-            if not e.task.rules
-        }
-
     models = [load_tuned(name, first) for name in tuned]
     generic = tasks != items.DEFAULT_TASKS
-    tests = 1 + sum(1 + items.has_head_for(first, each, generic=generic) for each in probed)
-    tests += ability.tests(asked)
+    tests = material.tests(first, generic=generic)
     if detect is not None:
         rows = max(items.FEWEST_ROWS, planning.rows_needed(detect, tests))
-        questions = rows if asked else questions
+        questions = rows if material.asked else questions
     times = planning.LOOKS[-1] if until_settled else 1
     if times > 1 or rows != settings["rows"]:
-        probed, asked = load(rows, questions, times)
-    sizes = {each.name: len(each.rows) for each in probed}
-    sizes |= {each.task.name: len(each.questions) for each in asked}
-    reach = [len(each.rows) / rows for each in probed]
-    reach += [len(each.questions) / (questions or ability.usual(each.task)) for each in asked]
-    most = math.ceil(rows * max(1.0, *reach))
-    looks = planning.looks(rows, most) if until_settled else (rows,)
+        material = source.load(rows, questions, times)
+    most = reach(material, rows, questions) if until_settled else rows
+    looks = planning.looks(rows, most)
     if relearn is not None:
-        lessons(probed, asked, relearn)  # raises errors before the work
-    if sizes:
+        source.lessons(material, relearn, where)  # raises errors before the work
+    if sizes := material.sizes:
         note(planning.plan(sizes, tests, detect))
     for count, alpha in zip(looks, spend(looks), strict=True):
         if count != rows:
@@ -212,16 +179,16 @@ def audit(
         wanted = texts * count // looks[0]
         loss = items.LanguageLoss(first, corpus, wanted, seed, where)
         last = count == looks[-1]
-        chosen = (probed, asked) if last else load(rows, questions, count / rows)
-        auditor = Auditor(first, chosen[0], loss, where, margin, generic, tell, chosen[1], alpha)
+        chosen = material if last else source.load(rows, questions, count / rows)
+        auditor = Auditor(first, chosen, loss, where, margin, generic, tell, alpha)
         before, *afters = [auditor.look(model) for model in (first, *models)]
         comparisons = [auditor.compare(before, after) for after in afters]
         if all(comparison.is_settled for comparison in comparisons):
             break
     relearner = None
     if relearn is not None:
-        own = lessons(*chosen, relearn)
-        relearner = relearning.Relearner(first, own, relearn, relearn_rate, margin, tell)
+        lessons = source.lessons(chosen, relearn, where)
+        relearner = relearning.Relearner(first, lessons, relearn, relearn_rate, margin, tell)
     compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
     audits = []
     title, *titles = titles_of((base, *tuned))
@@ -255,12 +222,12 @@ def audit(
         },
         (
             *([] if generic else [items.BUILT_IN]),
-            *missing,
+            *material.notes,
             *(each.description for each in before.scores[1:] if each.description),
             *(
                 f"{each.name}: {each.training} of the {len(each.rows)} rows are from its training "
                 "set; a model tuned on them looks better than it is."
-                for each in chosen[0]
+                for each in chosen.probed
                 if each.training
             ),
         ),
@@ -289,14 +256,13 @@ class Auditor:
     """Looks at models one by one, and compares what it saw."""
 
     base: AuditedModel
-    tasks: Sequence[items.Items]
+    material: Material
     loss: items.LanguageLoss
     device: torch.device
     margin: float
     generic: bool
     """Whether a head without names of classes has those of a task of as many."""
     tell: Callable[[str], None]
-    asked: Sequence[ability.Asked] = ()
     alpha: float = ALPHA
     """Error rate of a comparison."""
 
@@ -306,17 +272,17 @@ class Auditor:
         predictions: dict[Key, items.Ints] = {}
         scores = []
         for part in parts:
-            for each in self.tasks:
+            for each in self.material.probed:
                 if part == "features" or items.has_head_for(model, each, generic=self.generic):
                     self.tell(f"{model.name}: {part} of {each.name}")
                     predicted = items.predict(model, each, part, self.device)
                     predictions[part, each.name] = predicted
                     scores.append(items.scores(each, part, predicted))
         answers = []
-        for asked in self.asked if model.answers else ():
+        for asked in self.material.asked if model.answers else ():
             self.tell(f"{model.name}: {asked.task.name}")
             answers.append(ability.answer(model, asked, self.device))
-        scores += ability.scores(self.asked[: len(answers)], answers)
+        scores += ability.scores(self.material.asked[: len(answers)], answers)
         self.tell(f"{model.name}: language")
         language = self.loss.scores(model)
         weights: dict[Part, str] = {
@@ -328,13 +294,15 @@ class Auditor:
 
     def compare(self, before: Observation, after: Observation) -> Comparison:
         """Return the changes between two models, judged as one family."""
-        by_name = {each.name: each for each in self.tasks}
+        by_name = {each.name: each for each in self.material.probed}
         same_head = before.head == after.head
 
         def flipped(own: ItemScores) -> Sequence[Flipped]:
             if own.task in by_name:
                 return tuple(_flipped(by_name[own.task], before, after, (own.part, own.task)))
-            for asked, one, two in zip(self.asked, before.answers, after.answers, strict=False):
+            for asked, one, two in zip(
+                self.material.asked, before.answers, after.answers, strict=False
+            ):
                 if asked.task.name == own.task and own.primary and asked.wordings == 1:
                     return tuple(ability.flipped(asked, one, two, MOST_SHOWN))
             return ()
@@ -353,9 +321,9 @@ class Auditor:
 
     def without_behaviour(self, model: AuditedModel, comparison: Comparison) -> Iterator[str]:
         """Yield why the own heads of base and tuned model are not compared, if they are not."""
-        if self.asked and not model.answers:
+        if self.material.asked and not model.answers:
             yield f"No general tasks: {model.name} has no language-model head."
-        if not self.tasks or any(task.part == "behaviour" for task in comparison.tasks):
+        if not self.material.probed or any(task.part == "behaviour" for task in comparison.tasks):
             return
         base = self.base
         if lacking := [each.title for each in (base, model) if each.head is None]:
@@ -363,7 +331,9 @@ class Auditor:
         elif base.head != model.head:
             yield "No behaviour: one model has classes, the other a language-model head."
         elif base.head == "classes":
-            known = "; ".join(f"{each.name}: {', '.join(each.task.labels)}" for each in self.tasks)
+            known = "; ".join(
+                f"{each.name}: {', '.join(each.task.labels)}" for each in self.material.probed
+            )
             yield (
                 f"No behaviour: no task has the classes of both heads ({', '.join(base.classes)} "
                 f"and {', '.join(model.classes)}). Classes of the tasks: {known}."
@@ -378,10 +348,10 @@ class Auditor:
                 gains = [
                     float(items.hits(model, each, "features", self.device).mean())
                     - after.mean("features", each.name)
-                    for each in self.tasks
+                    for each in self.material.probed
                 ] or [
                     float(ability.answer(model, each, self.device).right.mean() - own.right.mean())
-                    for each, own in zip(self.asked, after.answers, strict=False)
+                    for each, own in zip(self.material.asked, after.answers, strict=False)
                 ]
                 losses = self.loss(model)
             regained = -float(losses.mean()) - after.mean("language")
