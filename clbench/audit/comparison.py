@@ -16,7 +16,7 @@ LANGUAGE = "language"
 LOSSES_FIRST: Sequence[Verdict] = ("worse", "no difference shown", "better", "equivalent")
 LEAST_ABOVE = 0.05
 """Least accuracy above chance of which a share is taken: those of less are noise."""
-CANNOT_SHOW = "cannot show forgetting: the base model is not above chance"
+CANNOT_SHOW = "cannot show forgetting: the base model is not shown to be above chance"
 
 
 @dataclass(frozen=True)
