@@ -210,6 +210,7 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
             chance=float(np.mean(1 / np.array(counts))) if task.choices else None,
             choices=counts[0] if task.choices and len({*counts}) == 1 else None,
             description=note if each.wordings > 1 else "",
+            source={} if task.configs else _source(task),
         )
         yield measure
         if task.rules:
@@ -230,6 +231,11 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
         hit = np.array([s.argmax() == r for s, r in rows])
         gaps = signed_gaps(np.array([each.max() for each in shares]), hit)
         yield replace(measure, scores=-gaps, metric="calibration error", primary=False)
+
+
+def _source(task: GeneralTask) -> dict[str, str]:
+    where = {"hub": task.hub, "split": task.split, "revision": task.revision}
+    return where if task.config is None else {**where, "config": task.config}
 
 
 def _keys(kept: Sequence[tuple[Asked, Answers]]) -> tuple[str, ...]:

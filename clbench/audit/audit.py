@@ -136,6 +136,11 @@ def audit(
     items.check_count("seed", seed)
     tasks = tuple(tasks) or items.default_tasks(base, data)
     general, _ = ability.chosen(tasks)
+    if rephrase != 1 and not general:
+        raise SettingsError(f"{named('rephrase')} is for general tasks, but there are none.")
+    if detect is not None and questions is not None:
+        both = f"{named('detect')} chooses the number of questions"
+        raise SettingsError(f"{both}. Leave {named('questions')} out.")
     settings: dict[str, Any] = {"rows": rows, "texts": texts, "margin": margin}
     if questions is not None or rephrase != 1:
         settings |= {"questions": questions, "rephrase": rephrase}

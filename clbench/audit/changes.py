@@ -38,12 +38,15 @@ class Sample:
         Function from a level to the bounds of the difference.
     variance
         That of the difference of one item.
+    largest
+        Difference of the item that the interval has more (`mean_change`), if it has one.
     """
 
     difference: float
     p: float
     interval: Callable[[float], Bounds]
     variance: float = 0.0
+    largest: float = 0.0
 
 
 UNCHANGED = Sample(0.0, 1.0, lambda level: (0.0, 0.0))
@@ -210,7 +213,8 @@ def mean_change(base: Floats, tuned: Floats, largest: float | None = None) -> Sa
         return lower - quantile * below, upper + quantile * above
 
     ratio = lower / below if mean > 0 else -upper / above
-    return Sample(mean, min(1.0, float(2.0 * stdtr(freedom, -ratio))), interval, variance)
+    p = min(1.0, float(2.0 * stdtr(freedom, -ratio)))
+    return Sample(mean, p, interval, variance, largest or 0.0)
 
 
 def widened(sample: Sample, floor: Callable[[float], float], variance: float) -> Sample:
@@ -233,17 +237,23 @@ def widened(sample: Sample, floor: Callable[[float], float], variance: float) ->
     p, least = 1.0, math.log(LEAST_P)
     if middle and excess(0.0) > 0:
         p = math.exp(brentq(excess, least, 0.0)) if excess(least) < 0 else LEAST_P
-    return Sample(middle, p, interval, sample.variance + variance)
+    return Sample(middle, p, interval, sample.variance + variance, sample.largest)
 
 
-def items_needed(variance: float, change: float, rate: float, power: float = POWER) -> int:
+def items_needed(
+    variance: float, change: float, rate: float, power: float = POWER, largest: float = 0.0
+) -> int:
     """Return how many items show a change by a two-sided test with an error rate.
 
     (z₁ + z₂)² variance / change², with the normal quantiles z of 1 − rate/2 and the power. The
-    variance of flips is their share (Miettinen 1968, Biometrics 24; that without change).
+    variance of flips is their share (Miettinen 1968, Biometrics 24; that without change). With the
+    item more of `mean_change`, n solves change = largest / n + (z₁ + z₂) √(variance / n +
+    (largest / n)²).
     """
-    quantiles = float(ndtri(1.0 - rate / 2) + ndtri(power))
-    return math.ceil(quantiles**2 * variance / change**2)
+    q2 = float(ndtri(1.0 - rate / 2) + ndtri(power)) ** 2
+    half = largest * change + q2 * variance / 2
+    root = math.sqrt(half**2 + (largest * change) ** 2 * max(q2 - 1.0, 0.0))
+    return math.ceil((half + root) / change**2)
 
 
 def judge(samples: Mapping[Key, Sample], margin: float, alpha: float = ALPHA) -> dict[Key, Change]:
@@ -261,7 +271,8 @@ def judge(samples: Mapping[Key, Sample], margin: float, alpha: float = ALPHA) ->
         size, needed = abs(sample.difference), None
         if verdict == "no difference shown":  # to exclude 0, or to lie within both margins
             distance = max(size, margin - size)
-            needed = items_needed(sample.variance, distance, rate, (1.0 + POWER) / 2)
+            power = (1.0 + POWER) / 2
+            needed = items_needed(sample.variance, distance, rate, power, sample.largest)
         p = sample.p, min(1.0, ALPHA / rate * sample.p)
         changes[name] = Change(sample.difference, low, high, 1.0 - rate, *p, verdict, needed)
     return changes

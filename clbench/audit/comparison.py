@@ -301,13 +301,18 @@ def compare(
         return tuple(
             MeasureChange(
                 *(each, pairs[what], changes[what], tuple(flipped(each))),
-                cannot_show_forgetting=p.get(what, 0.0) >= rate,
+                cannot_show_forgetting=p.get(what, 0.0) >= rate or has_nothing(each, pairs[what]),
                 sample=samples[what],
             )
             for what, each in chosen.items()
         )
 
     return Comparison(judged(primary=True), identical, judged(primary=False), alpha)
+
+
+def has_nothing(measure: ItemScores, paired: Paired) -> bool:
+    """Whether the base model gets no item right, and so has nothing to lose."""
+    return measure.part not in (LANGUAGE, "calibration") and not paired.base.any()
 
 
 def sample(measure: ItemScores, paired: Paired) -> Sample:

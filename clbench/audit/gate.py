@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from clbench.audit.changes import UNCHANGED, Bounds, Sample, clopper_pearson, items_needed
-from clbench.audit.comparison import LANGUAGE, Comparison, MeasureChange, sample
+from clbench.audit.comparison import CANNOT_SHOW, LANGUAGE, Comparison, MeasureChange, sample
 from clbench.audit.scores import PARTS, Floats
 from clbench.core.errors import did_you_mean, format_value, printable, quote_key
 from clbench.suite.read import raise_errors, read_toml
@@ -79,6 +79,8 @@ class Finding:
         ``holds``, ``violated`` or ``open``.
     value, low, high
         The quantity, and its one-sided bounds: `low` at 1 − α, and `high` at 1 − α / m.
+    blind
+        Whether no task of it can show forgetting.
     n, more
         Items, and about how many more would decide if the quantity is truly as observed.
     """
@@ -90,6 +92,7 @@ class Finding:
     high: float = 0.0
     n: int = 0
     more: int | None = None
+    blind: bool = False
 
     def __str__(self) -> str:
         name, limit = self.requirement.name, self.requirement.limit
@@ -104,6 +107,7 @@ class Finding:
             "violated": f"{limit - self.value:.3f} too low, shown to be {high} or less",
             "open": f"shown to be {low} to {high}",
         }[self.word]
+        shown += f"; {CANNOT_SHOW}" if self.blind else ""
         more = f"; about {float(f'{self.more:.2g}'):,.0f} more items would do" if self.more else ""
         return f"{name} {value}, must be {least} or more: {shown}{more}"
 
@@ -191,9 +195,16 @@ def read_gate(path: Path) -> Gate:
 def find(
     requirement: Requirement, measures: Sequence[MeasureChange], alpha: float, tests: int
 ) -> Finding:
-    """Return what the items of some measures, pooled, say of a requirement."""
+    """Return what the items of some measures, pooled, say of a requirement.
+
+    Tasks that cannot show forgetting do not show its absence: they are left out of
+    ``not_worse_by``, which is open if it has no others.
+    """
     if not measures:
         return Finding(requirement)
+    if is_blind := requirement.rule == "not_worse_by":
+        seeing = [each for each in measures if not each.cannot_show_forgetting]
+        measures, is_blind = seeing or measures, not seeing
     if requirement.rule == "at_least":
         known = mean_of(np.concatenate([each.paired.tuned for each in measures]))
     else:
@@ -202,13 +213,16 @@ def find(
     value, limit, fails = known.difference, requirement.limit, alpha / tests
     low, high = known.interval(1.0 - 2.0 * alpha)[0], known.interval(1.0 - 2.0 * fails)[1]
     if low >= limit or high < limit:
-        word: Literal["holds", "violated"] = "holds" if low >= limit else "violated"
-        return Finding(requirement, word, value, low, high, n)
+        word: Literal["holds", "violated", "open"] = "holds" if low >= limit else "violated"
+        word = "open" if is_blind and word == "holds" else word
+        return Finding(requirement, word, value, low, high, n, blind=is_blind)
     more = None
     if value != limit:
         rate = 2.0 * (alpha if value > limit else fails)
-        more = max(1, items_needed(known.variance, value - limit, rate) - n)
-    return Finding(requirement, "open", value, low, high, n, more)
+        more = max(
+            1, items_needed(known.variance, abs(value - limit), rate, largest=known.largest) - n
+        )
+    return Finding(requirement, "open", value, low, high, n, more, is_blind)
 
 
 def pooled(measures: Sequence[MeasureChange]) -> Sample:
@@ -233,7 +247,8 @@ def pooled(measures: Sequence[MeasureChange]) -> Sample:
         below = math.hypot(*(w * (d - low) for w, d, (low, _) in bounds))
         return middle - below, middle + math.hypot(*(w * (high - d) for w, d, (_, high) in bounds))
 
-    return Sample(middle, math.nan, interval, sum(w * s.variance for w, s in each))
+    variance, largest = sum(w * s.variance for w, s in each), max(s.largest for _, s in each)
+    return Sample(middle, math.nan, interval, variance, largest)
 
 
 def mean_of(values: Floats) -> Sample:

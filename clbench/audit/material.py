@@ -100,4 +100,4 @@ def reach(material: Material, rows: int, questions: int | None) -> int:
     """Return how many rows the task that has most stands for, if it had been asked for `rows`."""
     shares = [len(each.rows) / rows for each in material.probed]
     shares += [len(e.questions) / (questions or ability.usual(e.task)) for e in material.asked]
-    return math.ceil(rows * max(1.0, *shares))
+    return math.ceil(rows * max([1.0, *shares]))

@@ -182,14 +182,16 @@ def headline(model: ModelAudit, base: str) -> str:
         "gained": f"no loss in {part} is shown, and a gain is",
         "kept": f"all changes in {part} are within the margin",
     }
-    others = "".join(f"; {name}: {each}" for name, each in rest)
+    by_word = {word: [name for name, each in rest if each == word] for word in verdicts}
+    others = "".join(f"; {', '.join(names)}: {w}" for w, names in by_word.items() if names)
     return f"{printable(model.name)}: {verdicts[word]}{others}"
 
 
 def explanation(audit: Audit) -> list[str]:
     """Return sentences on what the numbers and words mean, and how sure they are."""
     loss = any(model.comparison.language for model in audit.models)
-    looks = [f"{look:,}" for look in audit.settings.get("looks", ())]
+    looks = audit.settings.get("looks", ())
+    times = [f"{look / looks[0]:g}" for look in looks]
     return [
         "Below 0 is worse: differences are tuned minus base in accuracy"
         + (
@@ -201,11 +203,12 @@ def explanation(audit: Audit) -> list[str]:
         "forgot, gained or kept is at most 5 %.",
         *(
             [
-                f"Looks were planned at {', '.join(looks)} rows. This one, at "
-                f"{audit.settings['rows']:,}, spends {audit.settings['alpha']:.4f} of the error "
-                "rate, so these risks are those of all looks together."
+                f"Looks were planned at {', '.join(times)} times as many items. This one, at "
+                f"{audit.settings['rows'] / looks[0]:g} times, spends "
+                f"{audit.settings['alpha']:.4f} of the error rate, so these risks are those of all "
+                "looks together."
             ]
-            if looks
+            if len(looks) > 1
             else []
         ),
     ]
@@ -229,24 +232,26 @@ def draw_changes(audit: Audit) -> Figure:
     )
     height = 1.1 + ROW * max(2, len(names)) * (0.6 + 0.4 * len(audit.models))
     loss = any(model.comparison.language for model in audit.models)
-    panels = 1 + loss
-    figure, (left, *rest) = style.panels(panels, width=8.4 / panels, height=height, columns=panels)
+    panels = bool(names) + loss
+    figure, grid = style.panels(panels, width=8.4 / panels, height=height, columns=panels)
+    rest = grid[bool(names) :]
     places = {name: len(names) - 1 - i for i, name in enumerate(names)}
     for number, model in enumerate(audit.models):
         look = looks[model.name]
         shift = 0.5 * ((number + 0.5) / len(audit.models) - 0.5)
         for task in model.comparison.tasks:
-            _draw(left, task.change, places[_label(task)] - shift, look)
+            _draw(grid[0], task.change, places[_label(task)] - shift, look)
         if rest and model.comparison.language is not None:
             _draw(rest[0], model.comparison.language.change, -shift, look)
     margin = audit.settings["margin"]
-    rows = [{places[n]: n for n in names}, {0: "language"}]
-    for axes, ticks in zip((left, *rest), rows, strict=False):
+    rows = [{places[n]: n for n in names}] * bool(names) + [{0: "language"}] * loss
+    for axes, ticks in zip(grid, rows, strict=True):
         axes.axvspan(-margin, margin, color=style.LIGHT, lw=0, alpha=0.6)
         axes.axvline(0, color=style.GREY, lw=0.8)
         axes.set_yticks(list(ticks), list(ticks.values()))
         axes.set_ylim(min(ticks) - 0.6, max(ticks) + 0.6)
-    left.set_xlabel("change in accuracy" if rest else "change in score")
+    if names:
+        grid[0].set_xlabel("change in accuracy" if rest else "change in score")
     for axes in rest:
         axes.set_xlabel("change in nats of loss, sign turned")
     style.legend(figure, looks)

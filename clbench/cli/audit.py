@@ -11,7 +11,7 @@ import typer
 from clbench.audit.scores import PARTS
 from clbench.cli.arguments import Only, argument, command
 from clbench.cli.console import duration, note, say, show_rows, working
-from clbench.core.errors import SettingsError, join_names, printable
+from clbench.core.errors import SettingsError, join_names, named, printable
 from clbench.core.files import locked, whole_folder
 from clbench.core.options import Option, where
 from clbench.suite.options import RunOptions
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clbench.audit.comparison import Comparison
     from clbench.audit.result import Audit
 
+ROWS, TEXTS = 500, 300
 EMPTY = 3
 """Exit code of a gate that has nothing to check, or not enough evidence."""
 
@@ -58,7 +59,7 @@ def audit(
     corpus: Annotated[
         str, Option("Text for the language loss: one text per line, or wiki40b/en.", "FILE|NAME")
     ] = "built-in",
-    rows: Annotated[int, Option("Maximum rows per task.", "ROWS")] = 500,
+    rows: Annotated[int, Option("Maximum rows per task.", "ROWS")] = ROWS,
     questions: Annotated[
         int | None,
         Option(
@@ -68,7 +69,7 @@ def audit(
     rephrase: Annotated[
         int, Option("Ask each general question in N wordings of the prompt, up to 3.", "N")
     ] = 1,
-    texts: Annotated[int, Option("Maximum texts for the language loss.", "TEXTS")] = 300,
+    texts: Annotated[int, Option("Maximum texts for the language loss.", "TEXTS")] = TEXTS,
     margin: Annotated[
         float,
         Option("A change counts as kept if its interval lies within ±X (accuracy, nats).", "X"),
@@ -154,9 +155,14 @@ def audit(
     load_plugins(options.plugins)
     start = time.monotonic()
     if logs:
-        if localise or detect is not None or until_settled or relearn is not None:
-            of_models = "--localise, --detect, --until-settled and --relearn need models"
-            raise SettingsError(f"{of_models}. Leave them out with --logs.")
+        of_models = {
+            "localise": localise, "detect": detect, "until_settled": until_settled,
+            "relearn": relearn, "questions": questions, "rephrase": rephrase != 1,
+            "with_texts": with_texts, "corpus": corpus != "built-in", "rows": rows != ROWS,
+            "texts": texts != TEXTS,
+        }  # fmt: skip
+        if wrong := [named(name) for name, value in of_models.items() if value]:
+            raise SettingsError(f"{wrong[0]} needs models. Leave it out with --logs.")
         from clbench.audit.logs.audit import audit_logs
 
         with working("reading logs") as tell:
@@ -326,7 +332,7 @@ def failures(audit: "Audit", part: str, least: float | None) -> Iterator[str]:
     for model in audit.models:
         for each in model.comparison.measures:
             change = each.change
-            fails = change.word not in ("kept", "gained")
+            fails = change.word not in ("kept", "gained") or each.cannot_show_forgetting
             if least is not None:
                 fails = change.difference < least and change.high < 0
             if fails and part in ("", each.part):

@@ -31,7 +31,8 @@ def table(content: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[str]
             values = (f"{each.numbers[key]:.3f}" for key in ("base", "tuned"))
             cells = (escaped(title), *values, each, *("" if c is None else c for c in counts))
             cells += (each.numbers.get("n") or len(each.items.get("keys", ())) or "",)
-            yield f"| {' | '.join(map(str, cells))} | {each.numbers['verdict']} |"
+            blind = " (cannot show forgetting)" * each.numbers.get("cannot_show_forgetting", False)
+            yield f"| {' | '.join(map(str, cells))} | {each.numbers['verdict']}{blind} |"
     yield from ("", "- Changes are tuned minus base, and base minus tuned for losses: below 0 is")
     yield "  worse. Their intervals hold jointly at 95 %. *kept*: the interval lies within"
     yield f"  ±{content['settings']['margin']:g}; *forgot* and *gained*: it does not, and excludes"

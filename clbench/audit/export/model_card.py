@@ -16,6 +16,8 @@ def export(record: Record) -> Iterator[tuple[str, str | bytes]]:
     for model in content["models"]:
         base, line = escaped(content["base"]), headline(content, model)
         lines = ["## Forgetting", "", f"Compared item by item with {base} ({made}). {line}.", ""]
+        if gate := model.get("gate"):
+            lines += [f"{escaped(gate['headline'])}.", ""]
         lines += picture if figure.is_file() else []
         lines += [*table(content, model), ""]
         yield f"{places[model['model']]}/forgetting.md", "\n".join(lines)

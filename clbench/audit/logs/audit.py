@@ -111,7 +111,8 @@ def _notes(
 ) -> Iterator[str]:
     for each in comparison.changes:
         pair = pairs[each.measure.what]
-        if left_out := each.paired.unpaired + sum(logs.dropped for logs in pair):
+        known = {item for logs in pair for item in logs.inputs}
+        if left_out := len(known) - len(each.paired):
             which = "that only one model has, or without a score in every run"
             yield f"{each.task}: {count(left_out, 'item')} {which}, left out."
         if line := noise.note(pair):

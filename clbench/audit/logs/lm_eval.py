@@ -37,7 +37,8 @@ def read(path: Path) -> Iterator[Entry]:
         given = digest_of(row.get("prompt_hash") or row["arguments"], row.get("doc_hash"))
         metrics = row.get("metrics") or [metric for metric in rising if metric in row]
         scores = {f"{metric}{end}": _score(metric, row[metric]) for metric in metrics}
-        choices = len(row["resps"]) if "acc" in metrics else 0
+        ranked = "acc" in metrics and len(row["resps"]) > 1  # one: the likelihood of a text
+        choices = len(row["resps"]) if ranked else 0
         yield Entry(setup, str(row["doc_id"]), given, scores, choices)
 
 

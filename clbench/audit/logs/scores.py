@@ -39,14 +39,14 @@ class LoggedScores(ItemScores):
         Digests of the inputs by the harness's id.
     prompting
         How prompts are made, in words; empty if the log does not say.
-    dropped
-        Items without a score in every run.
+    scale
+        The least and the largest score that the metric can have.
     """
 
     runs: Floats = field(repr=False)
     inputs: Mapping[str, str] = field(repr=False)
     prompting: str
-    dropped: int
+    scale: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _scores(
             runs=values,
             inputs=inputs,
             prompting=prompting[0],
-            dropped=len(inputs) - len(items),
+            scale=(low, high),
         )
         primary = False
 
@@ -187,6 +187,7 @@ def check_same(base: ModelLogs, tuned: ModelLogs) -> None:
         for what, own, other in (
             ("prompts", first.prompting, second.prompting),
             ("metrics", first.metric, second.metric),
+            ("scales", *("{:g} to {:g}".format(*each.scale) for each in (first, second))),
         ):
             if own and other and own != other:
                 raise DataError(
