@@ -348,3 +348,14 @@ def test_questions_to_relearn_are_answered_right(
     assert whole.endswith(read[-60:])
     with pytest.raises(ClbenchError, match="0 questions that are not asked"):
         general_lesson(asked(name, hub, 50), 1, hub, 0, CPU)
+
+
+def test_language_alone_has_a_page(tmp_path: Path) -> None:
+    found = audit("tiny-gpt", ["tiny-gpt"], tasks=["language"], texts=40, until_settled=True)
+    assert [each.part for each in found.models[0].comparison.changes] == ["language"]
+    assert write_audit(found, tmp_path / "out").is_file()
+
+
+def test_wordings_without_general_tasks_are_refused() -> None:
+    with pytest.raises(ClbenchError, match="rephrase is for general tasks"):
+        audit("tiny", ["tiny"], tasks=["synthetic/sentiment"], rephrase=2)

@@ -80,7 +80,9 @@ def test_a_task_that_the_base_model_guesses_cannot_show_forgetting() -> None:
     assert judged(113, 190) == [True, False]
     change = compare([scores("a", 100)], [scores("a", 90)], 0.02).changes[0]
     assert "10 lost and 0 gained of 200 items (beyond chance: 0 and 0)" in str(change)
-    assert str(change).endswith("cannot show forgetting: the base model is not shown to be above chance")
+    assert str(change).endswith(
+        "cannot show forgetting: the base model is not shown to be above chance"
+    )
     values = change.to_json()
     assert values["cannot_show_forgetting"]
     assert values["choices"] == 2

@@ -159,3 +159,15 @@ def test_words_follow_the_interval() -> None:
     }
     changes = judge(samples, 0.02)
     assert {name: change.word for name, change in changes.items()} == {n: n for n in samples}
+
+
+def test_the_items_that_settle_a_mean_count_the_item_that_its_interval_has_more() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.uniform(0.4, 0.6, 40)
+    change = judge({"t": mean_change(base, base + 0.07, 1.0)}, 0.02)["t"]
+    assert change.verdict == "no difference shown"
+    assert change.items_needed is not None
+    n = change.items_needed
+    assert n > 40
+    base = rng.uniform(0.4, 0.6, n)
+    assert judge({"t": mean_change(base, base + 0.07, 1.0)}, 0.02)["t"].verdict == "better"

@@ -386,7 +386,14 @@ def read_logs_of(shape: Any) -> Callable[[Any], Any]:
 
     def make(runs: Any) -> LoggedScores:
         return LoggedScores(
-            "t", "behaviour", runs.mean(axis=0), keys, runs=runs, inputs={}, prompting="", dropped=0
+            "t",
+            "behaviour",
+            runs.mean(axis=0),
+            keys,
+            runs=runs,
+            inputs={},
+            prompting="",
+            scale=(0.0, 1.0),
         )
 
     return make
@@ -557,3 +564,43 @@ def test_logs_are_audited_without_torch(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, base, tuned, "--out", str(tmp_path / "audit")]
     assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_who_gets_nothing_right_cannot_show_forgetting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, tuned = (str(table_csv(tmp_path / name, [0.0] * 500)) for name in ("base", "tuned"))
+    (change,) = audit_logs(base, [tuned]).models[0].comparison.changes
+    assert change.change.word == "kept"
+    assert change.cannot_show_forgetting
+    arguments = ["audit", "--logs", base, tuned, "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--require", "kept"]) == 1
+    (tmp_path / "gate.toml").write_text("[behaviour]\nnot_worse_by = 0.02\n")
+    assert main([*arguments, "--gate", str(tmp_path / "gate.toml")]) == 3
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "not enough evidence: tuned: behaviour +0.000" in shown
+    assert "; cannot show forgetting: the base model" in shown
+
+
+def test_different_scales_are_refused(tmp_path: Path) -> None:
+    both = [every_eval_ever(tmp_path / name, BASE) for name in ("base", "tuned")]
+    about = json.loads((both[1] / "ab.json").read_text())
+    percent = {"score_type": "continuous", "min_score": 0, "max_score": 100}
+    about["evaluation_results"][0]["metric_config"] |= percent
+    (both[1] / "ab.json").write_text(json.dumps(about))
+    assert "different scales: 0 to 1 in" in refused(*both)
+
+
+def test_items_without_a_score_are_counted_once(tmp_path: Path) -> None:
+    base, tuned = (table_csv(tmp_path / name, BASE) for name in ("base", "tuned"))
+    table = base / "scores.csv"
+    table.write_text(table.read_text().replace("i3,True", "i3,"))
+    (model,) = audit_logs(str(base), [str(tuned)]).models
+    assert len(model.comparison.changes[0].paired) == 49
+    assert any("1 item that only one model has" in note for note in model.notes)
+
+
+def test_options_of_models_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = str(table_csv(tmp_path / "log", BASE))
+    assert main(["audit", "--logs", log, log, "--rephrase", "2"]) == 2
+    assert "--rephrase needs models" in capsys.readouterr().err
