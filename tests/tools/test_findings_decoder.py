@@ -134,13 +134,26 @@ def test_the_answers_on_rates() -> None:
     assert {new.verdict, old.verdict} == {"no difference shown"}
     ends = [plain(x) for x in (old.difference, old.difference_low, old.difference_high)]
     assert "+{} [{}, +{}] of the old facts".format(*ends) in text()
-    shown = []
-    for name in ("replay", "ewc"):
+    for name, words in (
+        ("replay", "keeps {} more of the old facts"),
+        ("ewc", "`ewc` keeps {} more, and so do"),
+        ("low-rate-half-long", "for twice the steps (`low-rate-half-long`) +{}, and"),
+        ("wise-ft-most", "the way to the tuned weights (`wise-ft-most`) +{}."),
+    ):
         other, new, old = found[name]
         assert (other, new.verdict, old.verdict) == ("vanilla", "no difference shown", "better")
         ends = (old.difference, old.difference_low, old.difference_high)
-        shown.append("{} [{}, {}]".format(*map(plain, ends)))
-    assert f"keep {shown[0]} and {shown[1]} more of the old facts" in text()
+        assert words.format("{} [{}, {}]".format(*map(plain, ends))) in text()
+    other, new, old = found["sdft"]
+    assert (other, new.verdict, old.verdict) == ("vanilla-tenth", "worse", "worse")
+    learned = page.kept().groupby("baseline")["p_s"].mean()["sdft"]
+    ends = [plain(-x) for x in (old.difference, old.difference_high, old.difference_low)]
+    assert (
+        "learns nothing ({}, .125 by chance) and keeps {} [{}, {}] less".format(
+            plain(learned), *ends
+        )
+        in text()
+    )
     shown = [less(name, "vanilla-quarter") for name in ("freeze-bottom", "dft", "asft", "talr")]
     shown.append(less("kl-anchor", "vanilla-half"))
     assert "by {}, {}, {}, {} and {}.".format(*shown) in text()
@@ -161,8 +174,8 @@ def test_the_answer_on_relearning_at_a_low_rate() -> None:
 def test_what_the_cells_left_out_and_the_notes_say() -> None:
     cells = [json.loads(data) for data in read_archive(page.FOLDER).values()]
     assert f"The {len(cells)} cells kept" in text()
-    assert "Five are strengths that were left out" in text()
-    assert len([c for c in cells if c["baseline"] in page.LEFT_OUT]) == 5
+    assert "Eight are of strengths that lack seeds" in text()
+    assert len([c for c in cells if c["baseline"] in page.LEFT_OUT]) == 8
     learned = [c["R"][-1][-1] for c in cells if c["method"] == "sdft"]
     assert f"({plain(min(learned))} to {plain(max(learned))} at three rates, .125" in text()
     notes = [note for c in cells if c["method"] == "self-sft" for note in c["notes"]]
