@@ -51,7 +51,8 @@ import torch
 from clbench.audit.audit import MARGIN, TEXTS, Auditor
 from clbench.audit.changes import Flips, Sample, judge, mean_change
 from clbench.audit.comparison import compare
-from clbench.audit.items import DEFAULT_TASKS, LanguageLoss, load_items
+from clbench.audit.items import DEFAULT_TASKS, load_items
+from clbench.audit.language import LanguageLoss
 from clbench.audit.material import Material
 from clbench.audit.models import AuditedModel, load_base
 from clbench.audit.scores import ItemScores

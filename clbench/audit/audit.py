@@ -13,6 +13,7 @@ from clbench.audit import ability, items, planning
 from clbench.audit import relearn as relearning
 from clbench.audit.comparison import Comparison, Flipped, compare
 from clbench.audit.gate import Gate
+from clbench.audit.language import FEWEST_TEXTS, LanguageLoss
 from clbench.audit.material import Material, Source, reach
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
 from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, PutBack, check_change
@@ -132,7 +133,7 @@ def audit(
     check_change("detect", detect)
     check_change("relearn_rate", relearn_rate)
     items.check_count("rows", rows, items.FEWEST_ROWS)
-    items.check_count("texts", texts, items.FEWEST_TEXTS)
+    items.check_count("texts", texts, FEWEST_TEXTS)
     items.check_count("seed", seed)
     tasks = tuple(tasks) or items.default_tasks(base, data)
     general, _ = ability.chosen(tasks)
@@ -182,7 +183,7 @@ def audit(
             note("Not all comparisons are settled: looking at more items of each task.")
         tell("preparing texts")
         wanted = texts * count // looks[0]
-        loss = items.LanguageLoss(first, corpus, wanted, seed, where)
+        loss = LanguageLoss(first, corpus, wanted, seed, where)
         last = count == looks[-1]
         chosen = material if last else source.load(rows, questions, count / rows)
         auditor = Auditor(first, chosen, loss, where, margin, generic, tell, alpha)
@@ -262,7 +263,7 @@ class Auditor:
 
     base: AuditedModel
     material: Material
-    loss: items.LanguageLoss
+    loss: LanguageLoss
     device: torch.device
     margin: float
     generic: bool

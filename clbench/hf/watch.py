@@ -22,11 +22,10 @@ from clbench.audit.changes import Flips, mean_change
 from clbench.audit.items import (
     DEFAULT_TASKS,
     FEWEST_ROWS,
-    FEWEST_TEXTS,
-    LanguageLoss,
     hits,
     load_items,
 )
+from clbench.audit.language import FEWEST_TEXTS, LanguageLoss
 from clbench.audit.models import AuditedModel, HeadKind
 from clbench.audit.scores import Floats
 from clbench.core.errors import ModelError, NonFiniteLossError, SettingsError, join_names

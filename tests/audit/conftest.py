@@ -18,8 +18,8 @@ Change = Callable[[torch.nn.Module], None]
 def _short() -> Iterator[None]:
     """Fit missing heads, and choose mixtures, on less than users get."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clbench.audit.items.HEAD_TEXTS", 64)
-        patch.setattr("clbench.audit.items.HEAD_STEPS", 8)
+        patch.setattr("clbench.audit.language.HEAD_TEXTS", 64)
+        patch.setattr("clbench.audit.language.HEAD_STEPS", 8)
         patch.setattr("clbench.audit.mend.SWEEP_ROWS", 80)
         yield
 

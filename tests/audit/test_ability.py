@@ -23,6 +23,7 @@ from clbench.audit.items import BUILT_IN, DEFAULT_TASKS, default_tasks
 from clbench.audit.models import AuditedModel, load_base
 from clbench.audit.page import write_audit
 from clbench.audit.relearn import general_lesson
+from clbench.audit.scores import PARTS
 from clbench.core.errors import ClbenchError, DataError, ModelError, SettingsError
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.locate import TINY_GPT
@@ -234,16 +235,7 @@ def test_an_audit_on_general_tasks(damaged: str, hub: Path, tmp_path: Path) -> N
     found = audit("tiny-gpt", [damaged], **options, localise=False)
     (one,) = found.models
     parts = {each.part for each in one.comparison.changes}
-    assert parts == {
-        "knowledge",
-        "reasoning",
-        "arithmetic",
-        "instructions",
-        "reading",
-        "format",
-        "calibration",
-        "language",
-    }
+    assert parts == {*PARTS} - {"behaviour", "features"}
     assert one.comparison.language is not None
     assert one.comparison.language.change.word == "forgot"
     brier = next(each for each in one.comparison.changes if each.part == "calibration")

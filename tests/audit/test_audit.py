@@ -136,7 +136,7 @@ def test_a_shifted_bias_of_the_head_loses_the_items_of_the_other_class(copy: Cop
 
 
 def test_losses_are_those_of_single_texts(copy: Copy) -> None:
-    from clbench.audit.items import LanguageLoss
+    from clbench.audit.language import LanguageLoss
     from clbench.fisher.losses import masked_lm
 
     base = load_base("tiny")
@@ -155,7 +155,7 @@ def test_losses_are_those_of_single_texts(copy: Copy) -> None:
 
 
 def test_a_model_with_a_head_needs_no_checkpoint() -> None:
-    from clbench.audit.items import LanguageLoss
+    from clbench.audit.language import LanguageLoss
 
     base = load_base("tiny")
     one, other = (

@@ -18,7 +18,8 @@ from transformers import (
 )
 
 from clbench.audit.audit import Audit, audit
-from clbench.audit.items import LanguageLoss, load_items, predict
+from clbench.audit.items import load_items, predict
+from clbench.audit.language import LanguageLoss
 from clbench.audit.mend import mend
 from clbench.audit.models import load_base, load_tuned
 from clbench.audit.page import write_mended
