@@ -1,16 +1,22 @@
 """Pack the cells of runs into an archive each, with `scores.csv` beside it, or unpack them.
 
+Models and data from folders of this machine keep only the folder's name.
+
 python -m tools.archive [--unpack] results/reference/quick ...
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from clbench.results.archive import pack, unpack
 from clbench.results.score_tables import load_run, to_csv
 from clbench.results.store import Store
+
+FOLDER = re.compile(r'"/(?:[^"/\n]+/)+([^"/\n]+)"')
+"""An absolute path in JSON; its group is the last part."""
 
 
 def main() -> None:
@@ -23,6 +29,8 @@ def main() -> None:
         if arguments.unpack:
             unpack(folder)
         else:
+            for path in folder.rglob("*.json"):
+                path.write_text(FOLDER.sub(r'"\1"', path.read_text("utf-8")), "utf-8")
             Store(folder).write_scores(to_csv(load_run(folder).frame))
             pack(folder)
 

@@ -317,7 +317,8 @@ def test_an_audit_looks_until_it_is_settled(copy: Copy, tmp_path: Path) -> None:
     assert noisy.settings["texts"] == noisy.settings["rows"]  # as many, from 60 on
     spent = dict(zip([60, 120, 240], spend([60, 120, 240]), strict=True))
     assert noisy.settings["alpha"] == model.comparison.alpha == spent[noisy.settings["rows"]]
-    assert "Looks were planned at 60, 120, 240 rows." in write_audit(noisy, tmp_path).read_text()
+    page = write_audit(noisy, tmp_path).read_text()
+    assert "Looks were planned at 1, 2, 4 times as many items." in page
 
 
 @pytest.mark.slow
