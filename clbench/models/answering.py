@@ -10,6 +10,7 @@ import transformers
 from torch import Tensor
 
 from clbench.core.errors import ModelError
+from clbench.models.beginnings import FEWEST, Behind, common, reads_ahead
 from clbench.models.checkpoint import load_generator
 from clbench.models.classifier import TaskModel, evaluating, last_token
 from clbench.models.families import family_of_whole
@@ -258,12 +259,20 @@ def write(
         A stopping criterion of transformers, which ends texts besides `stops`.
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    start = 1
+    start, read = 1, None
     if not getattr(model.config, "is_encoder_decoder", False):
-        order = torch.argsort(mask, dim=1, stable=True)  # padding to the left
+        prompts = [row[: int(size)] for row, size in zip(ids.tolist(), mask.sum(1), strict=True)]
+        shared = min((common(prompts[0], other) for other in prompts[1:]), default=0)
+        if shared < FEWEST or not reads_ahead(model):
+            shared = 0
+        order = torch.argsort(mask[:, shared:], dim=1, stable=True) + shared  # padding to the left
+        order = torch.cat([torch.arange(shared, device=ids.device).repeat(len(ids), 1), order], 1)
         mask = mask.gather(1, order)
         ids = ids.gather(1, order).masked_fill(mask == 0, pad_id)
         start = ids.shape[1]
+        if shared:
+            with evaluating(model):
+                read = Behind(model, ids[:1, :shared]).cache(len(ids), start + most)
 
     def draw(written: Tensor, scores: Tensor) -> Tensor:
         """Leave only the first token whose cumulative probability exceeds the number."""
@@ -294,6 +303,7 @@ def write(
             logits_processor=processors,
             stopping_criteria=criteria,
             attention_mask=mask,
+            past_key_values=read,
         )
     finally:
         model.generation_config = own

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from clbench.core.errors import DataError, format_value
+from clbench.models.beginnings import Behind, alike, reads_ahead
 from clbench.models.classifier import evaluating
 from clbench.models.families import attention_window, usable_length
 
@@ -351,17 +352,29 @@ def likelihood(
     config = getattr(model, "config", None)
     batches = [*answer_batches(config, tokenizer, prompts, answers, batch_size=batch_size)]
     pad = int(tokenizer.pad_token_id or tokenizer.eos_token_id or 0)
-    scorer, device = AnswerScorer(model, pad_id=pad), model.device
+    device = model.device
     size, order, scores = len(model.get_input_embeddings().weight), list[int](), list[Tensor]()
-    for rows, inputs in batches:
+    ahead = any(shared for _, shared, _ in batches) and reads_ahead(model)
+    plain = scorer = AnswerScorer(model, pad_id=pad)
+    before: list[int] = []
+    for rows, shared, inputs in batches:
         if (largest := max(int(inputs[n].max()) for n in ("input_ids", "candidates"))) >= size:
             raise DataError(
                 f"likelihood: token {largest} of the tokenizer is beyond the model's {size} "
                 "tokens. Use the tokenizer that belongs to the model."
             )
         order += rows
+        inputs = {name: value.to(device) for name, value in inputs.items()}
         with evaluating(model):
-            scores.append(scorer({name: value.to(device) for name, value in inputs.items()}).cpu())
+            if not (shared and ahead):
+                scorer, before = plain, []
+            else:
+                beginning = inputs["input_ids"][:1, :shared]
+                if before != (before := beginning[0].tolist()):
+                    scorer = AnswerScorer(cast(Any, Behind(model, beginning)), pad_id=pad)
+                for name in ("input_ids", "attention_mask"):
+                    inputs[name] = inputs[name][:, shared:]
+            scores.append(scorer(inputs).cpu())
     return torch.cat(scores)[torch.tensor(order).argsort()].float().numpy()
 
 
@@ -372,9 +385,10 @@ def answer_batches(
     answers: Sequence[str] | Sequence[Sequence[str]],
     *,
     batch_size: int = 32,
-) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+) -> Iterator[tuple[list[int], int, dict[str, Tensor]]]:
     """Yield the numbers of some prompts, and what `AnswerScorer` takes of them, longest first.
 
+    In between comes how many tokens they begin with alike, if it is worth reading these ahead.
     Raises the DataErrors of `likelihood` that need no weights.
     """
     if not isinstance(batch_size, Integral) or batch_size < 1:
@@ -413,20 +427,22 @@ def answer_batches(
 
     pad = int(tokenizer.pad_token_id or tokenizer.eos_token_id or 0)
     most = usable_length(config.get_text_config())
-    order = sorted(range(len(starts)), key=lambda i: -len(starts[i]))
-    while order:
-        size = min(batch_size, max(1, PROMPT_TOKENS // len(starts[order[0]])))
-        rows, order = order[:size], order[size:]
-        width = len(starts[rows[0]])
-        ids = torch.tensor([starts[i] + [pad] * (width - len(starts[i])) for i in rows])
-        mask = torch.tensor([[1] * len(starts[i]) + [0] * (width - len(starts[i])) for i in rows])
-        choices = [[tokens(prompts[i], answer) for answer in table[i]] for i in rows]
-        longest = max(len(t) for row in choices for t in row)
-        if not encodes and most and width + longest - 1 > most:
-            raise DataError(
-                f"likelihood: a prompt of {width} tokens and an answer of {longest} exceed the "
-                f"model's {most} positions. Shorten the prompt."
-            )
-        padded = [[t + [-1] * (longest - len(t)) for t in row] for row in choices]
-        candidates = torch.tensor(padded)
-        yield rows, {"input_ids": ids, "attention_mask": mask, "candidates": candidates}
+    for group, shared in [([*range(len(starts))], 0)] if encodes else alike(starts):
+        order = sorted(group, key=lambda i: -len(starts[i]))
+        while order:
+            size = min(batch_size, max(1, PROMPT_TOKENS // len(starts[order[0]])))
+            rows, order = order[:size], order[size:]
+            width = len(starts[rows[0]])
+            ids = torch.tensor([starts[i] + [pad] * (width - len(starts[i])) for i in rows])
+            sizes = torch.tensor([len(starts[i]) for i in rows])
+            mask = (torch.arange(width) < sizes[:, None]).long()
+            choices = [[tokens(prompts[i], answer) for answer in table[i]] for i in rows]
+            longest = max(len(t) for row in choices for t in row)
+            if not encodes and most and width + longest - 1 > most:
+                raise DataError(
+                    f"likelihood: a prompt of {width} tokens and an answer of {longest} exceed the "
+                    f"model's {most} positions. Shorten the prompt."
+                )
+            padded = [[t + [-1] * (longest - len(t)) for t in row] for row in choices]
+            candidates = torch.tensor(padded)
+            yield rows, shared, {"input_ids": ids, "attention_mask": mask, "candidates": candidates}
