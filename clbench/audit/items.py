@@ -16,9 +16,10 @@ from clbench.core.errors import DataError, ModelError, NonFiniteLossError, Setti
 from clbench.core.seeds import numpy_stream
 from clbench.measure.rows import embed_rows, fit_classes, map_rows
 from clbench.models import checkpoint, encoding, families, likelihood, prompts
-from clbench.suite.read import read_suite
+from clbench.suite.read import read_tasks
 from clbench.tasks.general import at_hand
 from clbench.tasks.registry import hub_source, load_task
+from clbench.tasks.spec import OwnTaskTable
 from clbench.tasks.task import Rows, Task, stratified
 
 DEFAULT_TASKS = (
@@ -131,7 +132,7 @@ def check_count(name: str, value: object, least: int = 0) -> None:
 def load_items(
     names: Sequence[str], *, data: str | Path | None, rows: int, extra: int = 0, seed: int = 0
 ) -> list[Items]:
-    """Return the items of tasks by name; a suite file (``*.toml``) stands for its own tasks.
+    """Return the items of tasks by name; a file (``*.toml``) stands for its own tasks.
 
     Each has at most `rows` rows, and `extra` ones for another purpose; `data` is a folder with
     copies of hub repositories. Raises a ClbenchError if one of them is wrong, or a task is.
@@ -143,10 +144,9 @@ def load_items(
         raise SettingsError(f"data: there is no folder {folder}.")
     items: dict[str, Items] = {}
     for name in names:
-        own, base, tasks = {}, Path.cwd(), [name]
+        own, base, tasks = dict[str, OwnTaskTable](), Path.cwd(), [name]
         if name.endswith(".toml"):
-            suite = read_suite(name)
-            own, base = suite.file.task, Path(name).resolve().parent
+            own, base = read_tasks(name), Path(name).resolve().parent
             tasks = list(own)
             if not tasks:
                 raise DataError(f"{name}: has no task of its own ([task.NAME]) to probe.")

@@ -17,7 +17,7 @@ from clbench.core.errors import SettingsError, count, named
 from clbench.core.user_code import own_state
 from clbench.models.locate import adapter_folder
 from clbench.results.fronts import front
-from clbench.suite.read import read_suite
+from clbench.suite.read import read_tasks
 from clbench.training.device import resolve_device
 
 ALPHAS = tuple(i / 10 for i in range(11))
@@ -189,9 +189,9 @@ def mend(
         raise SettingsError("--keep names no task. Name at least one.")
     where = resolve_device(device)
     items = load_items([*keep, learn], data=data, rows=rows, extra=SWEEP_ROWS, seed=seed)
-    if learn.endswith(".toml") and len(tasks := read_suite(learn).file.task) > 1:
+    if learn.endswith(".toml") and len(tasks := read_tasks(learn)) > 1:
         raise SettingsError(
-            f"{named('learn', learn)}: has {count(len(tasks), 'task')}. Give a suite file of one."
+            f"{named('learn', learn)}: has {count(len(tasks), 'task')}. Give a file of one."
         )
     tell("loading models")
     first = load_base(base)

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 from clbench.core import errors
 from clbench.core.files import not_utf8, read_file, user_path
 from clbench.suite.plugins import load_plugins
-from clbench.suite.schema import SuiteFile, derived_name
+from clbench.suite.schema import SuiteFile, TaskFile, derived_name
+from clbench.tasks.spec import OwnTaskTable
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -87,6 +88,17 @@ def read_suite(name_or_path: str | Path, plugins: Iterable[str | Path] = ()) -> 
             for one in _orders(table, path, f"[[scenario]] {number} orders")
         ]
     return Suite(path, check_file(path, data, SuiteFile, _duplicates(data)))
+
+
+def read_tasks(name: str) -> dict[str, OwnTaskTable]:
+    """Return the tasks that a file defines: a suite, or a file that has nothing but tasks.
+
+    Raises a SuiteError with all errors of the file.
+    """
+    path = _suite_path(name)
+    if (data := read_toml(path)).keys() <= {"task"}:
+        return check_file(path, data, TaskFile).task
+    return read_suite(path).file.task
 
 
 def _suite_path(name_or_path: str | Path) -> Path:

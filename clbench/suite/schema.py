@@ -169,6 +169,27 @@ class VariantTable(BaseModel):
     description: str = ""
 
 
+def _check_names(tables: dict[str, OwnTaskTable]) -> dict[str, OwnTaskTable]:
+    for name in tables:
+        if "[" in name or "]" in name:
+            raise ValueError(f"{name!r} cannot be a name: brackets mark the parts of a task")
+        if not is_name(name):
+            raise ValueError(f"a name must be {NAME}, got {format_value(name)}")
+    return tables
+
+
+OwnTasks = Annotated[dict[str, OwnTaskTable], AfterValidator(_check_names)]
+"""Tasks that a file defines, by name."""
+
+
+class TaskFile(BaseModel):
+    """A file with nothing but tasks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task: OwnTasks = {}
+
+
 class SuiteFile(BaseModel):
     """A suite file.
 
@@ -203,7 +224,7 @@ class SuiteFile(BaseModel):
     question: Question = Question()
     protocol: Protocol = Protocol()
     baseline: dict[CellName, VariantTable] = {}
-    task: dict[str, OwnTaskTable] = {}
+    task: OwnTasks = {}
     scenario: Annotated[list[ScenarioSpec], Field(min_length=1)]
 
     @property
@@ -213,16 +234,6 @@ class SuiteFile(BaseModel):
             return self.question
         is_long = all(scenario.is_sequence for scenario in self.scenario)
         return self.question.model_copy(update={"scores": ["average"]} if is_long else {})
-
-    @field_validator("task")
-    @classmethod
-    def _task_names(cls, tables: dict[str, OwnTaskTable]) -> dict[str, OwnTaskTable]:
-        for name in tables:
-            if "[" in name or "]" in name:
-                raise ValueError(f"{name!r} cannot be a name: brackets mark the parts of a task")
-            if not is_name(name):
-                raise ValueError(f"a name must be {NAME}, got {format_value(name)}")
-        return tables
 
 
 def derived_name(shift: Any, settings: Mapping[str, Any]) -> str | None:

@@ -363,6 +363,9 @@ class FileTask(TableTask):
             if kind == "parquet":
                 table = parquet.ParquetFile(buffer).read()
             elif kind == "jsonl":
+                if content.lstrip()[:1] == b"[":  # one array
+                    content = "\n".join(map(json.dumps, json.loads(content))).encode()
+                    buffer, block["block_size"] = pa.BufferReader(content), len(content) + 1
                 table = json_lines.read_json(buffer, json_lines.ReadOptions(**block))
             else:
                 table = tables.read_csv(

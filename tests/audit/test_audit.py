@@ -714,15 +714,21 @@ def test_a_corpus_may_be_too_short(copy: Copy, tmp_path: Path) -> None:
         audit("tiny", [copy()], corpus=str(corpus), **QUICK)
 
 
-def test_own_tasks_of_a_suite_file_are_probed(copy: Copy, tmp_path: Path) -> None:
-    rows = [f"a {'good' if i % 2 else 'bad'} day number {i},{'up' if i % 2 else 'down'}"
-            for i in range(120)]  # fmt: skip
+@pytest.mark.parametrize(
+    "suite",
+    [
+        "",
+        'methods = ["vanilla"]\nscenario = [{ shift = "sentence-length", task = "mood" }]\n',
+    ],
+)
+def test_own_tasks_of_a_file_are_probed(suite: str, copy: Copy, tmp_path: Path) -> None:
+    days = [(f"a {'good' if i % 2 else 'bad'} day number {i}", i % 2) for i in range(120)]
+    rows = [{"text": text, "mood": ("down", "up")[is_up]} for text, is_up in days]
     for name in ("train", "dev"):
-        (tmp_path / f"{name}.csv").write_text("text,mood\n" + "\n".join(rows))
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows, indent=1))  # one array
     (tmp_path / "own.toml").write_text(
-        'name = "own"\nmethods = ["vanilla"]\n[task.mood]\ntrain = "train.csv"\n'
-        'validation = "dev.csv"\ntext = "text"\nlabel = "mood"\n'
-        '[[scenario]]\nshift = "sentence-length"\ntask = "mood"\n'
+        f'{suite}[task.mood]\ntrain = "train.json"\nvalidation = "dev.json"\n'
+        'text = "text"\nlabel = "mood"\n'
     )
     found = audit("tiny", [copy()], tasks=[str(tmp_path / "own.toml")], rows=150)
     (task,) = found.models[0].comparison.tasks
