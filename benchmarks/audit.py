@@ -53,7 +53,7 @@ from clbench.audit.changes import Flips, Sample, judge, mean_change
 from clbench.audit.comparison import compare
 from clbench.audit.items import DEFAULT_TASKS, load_items
 from clbench.audit.language import LanguageLoss
-from clbench.audit.material import Material
+from clbench.audit.material import Material, Source
 from clbench.audit.models import AuditedModel, load_base
 from clbench.audit.scores import ItemScores
 from clbench.results.statistics import ALPHA
@@ -65,6 +65,7 @@ TRUTHS = ("none", "margin", "mixed")
 FIELDS = ("truth", "tasks", "rows", "flips", "levels")
 RESULTS = ("coverage", "false_forgot_or_gained", "false_kept", "false", "said", "kept")
 BATCH = 32
+"""Rows in a step of a copy."""
 NEAR = MARGIN + 0.0001
 """A true change just beyond the margin."""
 Judge = Callable[[Mapping[int, Sample]], Sequence[tuple[float, float, str]]]
@@ -252,9 +253,10 @@ def tuned_alarms(arguments: argparse.Namespace) -> None:
     device, start = torch.device("cpu"), time.process_time()
     base = load_base(arguments.model)
     learned = load_task(arguments.learn, data=arguments.data, base=Path.cwd(), own={})
-    items = load_items(arguments.tasks.split(","), data=arguments.data, rows=arguments.rows)
+    source = Source(tuple(arguments.tasks.split(",")), arguments.model, arguments.data, 0, 1)
+    material = source.load(arguments.rows, None)
     loss = LanguageLoss(base, "built-in", TEXTS, 0, device)
-    auditor = Auditor(base, Material(items, ()), loss, device, MARGIN, False, lambda text: None)
+    auditor = Auditor(base, material, loss, device, MARGIN, False, lambda text: None)
     scores: dict[str, np.ndarray] = {}
     if arguments.scores and arguments.scores.exists():
         scores = dict(np.load(arguments.scores))
@@ -262,7 +264,7 @@ def tuned_alarms(arguments: argparse.Namespace) -> None:
     for seed in range(arguments.copies):
         if f"{seed}|language" not in scores:
             one = tuned_copy(base, learned.train, learned.labels, arguments.steps, seed)
-            for each in auditor.look(one).scores:
+            for each in filter(lambda each: each.primary, auditor.look(one).scores):
                 name = "language" if each.part == "language" else f"{each.part} {each.task}"
                 scores[f"{seed}|{name}"] = each.scores
             if arguments.scores:
