@@ -12,11 +12,13 @@ import pandas as pd
 import pytest
 
 import clbench
+from clbench.audit.items import load_items
 from clbench.suite.read import read_suite
 from clbench.tasks.registry import TASKS, load_task
 from clbench.training.protocol import Protocol
 
 ROOT = Path(__file__).parents[1]
+MOODS = (("good", "up"), ("bad", "down"))
 SUITE = """
 name = "docs"
 methods = ["vanilla"]
@@ -272,8 +274,31 @@ def test_the_readme_shows_the_audit_of_its_page() -> None:
         assert float(change) == round((int(gained) - int(lost)) / int(items), 3)
 
 
-def test_the_pictures_of_the_readme_exist() -> None:
-    pictures = re.findall(r"!\[.*?\]\((.*?)\)", (ROOT / "README.md").read_text("utf-8"))
-    assert pictures
-    for picture in pictures:
-        assert (ROOT / picture).is_file()
+def test_the_task_of_the_page_on_audits_can_be_audited(tmp_path: Path) -> None:
+    (own,) = [block for block in blocks("docs/audit.md", "toml") if "[task.mood]" in block]
+    (tmp_path / "mood.toml").write_text(own, encoding="utf-8")
+    rows = [f"the film was {word} {i},{label}" for i in range(30) for word, label in MOODS]
+    for name in ("mood.csv", "mood-dev.csv"):
+        (tmp_path / name).write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    (items,) = load_items([str(tmp_path / "mood.toml")], data=None, rows=60)
+    assert items.name == "mood"
+    assert items.task.template is not None
+    assert items.training == 0
+
+
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_lead_somewhere(page: Path) -> None:
+    def anchors(file: Path) -> set[str]:
+        text = re.sub(r"```.*?```", "", file.read_text("utf-8"), flags=re.DOTALL)
+        heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        if "://" not in link:
+            name, _, anchor = link.partition("#")
+            file = page.parent / name if name else page
+            assert file.exists(), link
+            assert not anchor or anchor in anchors(file), link

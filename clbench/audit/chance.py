@@ -1,7 +1,7 @@
 """What guessing explains: the flips that it causes, and whether a model is above it at all.
 
 The model of Harmon et al. (2026, arXiv 2510.17776): of an item's k answers, a model knows the right
-one or guesses one of the k. `docs/audit.md` derives what follows.
+one or guesses one of the k. `docs/audit-methods.md` derives what follows.
 """
 
 import math
