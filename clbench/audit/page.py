@@ -248,7 +248,7 @@ def draw_changes(audit: Audit) -> Figure:
     for axes, ticks in zip(grid, rows, strict=True):
         axes.axvspan(-margin, margin, color=style.LIGHT, lw=0, alpha=0.6)
         axes.axvline(0, color=style.GREY, lw=0.8)
-        axes.set_yticks(list(ticks), list(ticks.values()))
+        axes.set_yticks(list(ticks), list(style.short_labels(ticks.values()).values()))
         axes.set_ylim(min(ticks) - 0.6, max(ticks) + 0.6)
     if names:
         grid[0].set_xlabel("change in accuracy" if rest else "change in score")

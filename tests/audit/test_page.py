@@ -1,0 +1,66 @@
+"""The page of an audit fits its window, from a phone to a desk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.report_browser import BROWSER, run_script
+
+from clbench.audit.comparison import Flipped, compare
+from clbench.audit.page import write_audit
+from clbench.audit.result import Audit, ModelAudit, PutBack
+from clbench.audit.scores import ItemScores, Part, keys_of
+from clbench.audit.weights import Drift
+
+LONG = "our-department/support-tickets-by-urgency-and-language-2026-09-fine-grained"
+MEASURES: tuple[tuple[str, Part, str, int | None], ...] = (
+    ("mmlu", "knowledge", "accuracy", 4),
+    (LONG, "behaviour", "accuracy", 12),
+    ("ifeval", "instructions", "loose accuracy", None),
+    ("ranked answers", "calibration", "Brier score", None),
+    ("language", "language", "loss", None),
+)
+SAID = "She sells 16 - 3 - 4 = 9 eggs a day. #### 18 " * 5 + "https://" + "x" * 120
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page of an audit with every part, long names and long answers."""
+    rng = np.random.default_rng(0)
+    base, tuned = [], []
+    for task, part, metric, k in MEASURES:
+        first = (rng.random(500) < 0.6).astype(float)
+        second = np.where(rng.random(500) < 0.2, 1 - first, first)
+        if part in ("language", "calibration"):
+            first, second = -first - rng.random(500), -second - rng.random(500)
+        keys, chance = keys_of(map(str, range(500))), None if k is None else 1 / k
+        for side, values in ((base, first), (tuned, second)):
+            side.append(
+                ItemScores(task, part, values, keys, metric, chance, k, metric[:5] != "loose")
+            )
+    flipped = Flipped((SAID, SAID), "18", SAID, SAID, lost=True)
+    comparison = compare(base, tuned, 0.02, flipped=lambda each: [flipped] if each.choices else [])
+    layers = tuple(Drift(f"layer.{i}", 0.1, 0.9) for i in range(3))
+    restored = tuple(PutBack(f"layer.{i}", 0.1, 0.2) for i in range(3))
+    model = ModelAudit(f"{LONG}-tuned", comparison, layers, restored)
+    settings = {"corpus": "built-in", "rows": 500, "margin": 0.02, "alpha": 0.05}
+    return write_audit(Audit(LONG, (model,), (), settings), folder)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("width", [1200, 800, 500])  # Chromium's windows are no narrower
+def test_nothing_on_the_page_is_wider_than_the_window(tmp_path: Path, width: int) -> None:
+    page = write_page(tmp_path / "audit")
+    script = """
+    document.querySelectorAll('details').forEach(each => each.open = true);
+    const boxes = [document.documentElement, ...document.querySelectorAll('.scroll, table, td')];
+    const head = document.querySelector('.cards thead');
+    return [innerWidth, Math.max(...boxes.map(box => box.getBoundingClientRect().right)),
+            boxes.map(box => box.scrollWidth - box.clientWidth), getComputedStyle(head).display];
+    """
+    inner, right, hidden, head = run_script(page, script, tmp_path / "profile", width)[0]
+    assert inner == width
+    assert right <= width
+    assert hidden == [0] * len(hidden)
+    assert head == ("table-header-group" if width == 1200 else "none")
