@@ -53,6 +53,10 @@ def lm_eval(
 
 
 def lighteval(folder: Path, hits: Hits) -> Path:
+    """Write details with columns that the tracker of lighteval 0.13.0 writes; logs of it are read.
+
+    Its ``model_response.input`` is a list of messages for chats.
+    """
     rows = [
         {
             "doc": {
@@ -60,9 +64,12 @@ def lighteval(folder: Path, hits: Hits) -> Path:
                 "query": f"Question {i}",
                 "choices": ["no", "yes"],
                 "instruction": None,
-                "sampling_methods": ["SamplingMethod.LOGPROBS"],
+                "sampling_methods": ["LOGPROBS"],
             },
-            "model_response": {"input": f"Shots. Question {i}", "logprobs": [-1.0, -2.0]},
+            "model_response": {
+                "input": [{"role": "user", "content": f"Question {i}"}],
+                "logprobs": [-1.0, -2.0],
+            },
             "metric": {"acc": hit, "prob_raw_acc": hit / 2},
         }
         for i, hit in enumerate(hits)
