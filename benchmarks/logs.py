@@ -76,7 +76,7 @@ def skew(draws: int) -> None:
 def logged(task: int, runs: np.ndarray) -> LoggedScores:
     """Return the item scores of runs, shape (runs, n)."""
     keys = tuple(map(str, range(runs.shape[1])))
-    more = {"runs": runs, "inputs": {}, "prompting": "", "scale": (0.0, 1.0)}
+    more = {"runs": runs, "inputs": {}, "made": {}}
     return LoggedScores(str(task), "behaviour", runs.mean(axis=0), keys, **more)  # type: ignore[arg-type]
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from clbench.audit.scores import PARTS
+from clbench.audit.scores import PARTS, Part
 from clbench.core.errors import DataError
 from clbench.core.files import read_file
 
@@ -18,26 +18,26 @@ SCHEMA = 2
 
 @dataclass(frozen=True)
 class Measure:
-    """A change: what was measured, its numbers and its items, which version 1 has not."""
+    """A change: its numbers, its items, and whether the task is judged by it."""
 
-    task: str
-    part: str
-    metric: str
     numbers: Mapping[str, Any]
     items: Mapping[str, Any]
-    primary: bool = True
+    primary: bool
+
+    @property
+    def part(self) -> Part:
+        """What the change is about."""
+        return cast(Part, self.items["part"])
+
+    @property
+    def title(self) -> str:
+        """The measure in words."""
+        return str(self.items["title"])
 
     @property
     def is_loss(self) -> bool:
         """Whether it is in nats, and lower is better."""
         return self.part == "language"
-
-    @property
-    def title(self) -> str:
-        """What the change is about."""
-        return str(
-            self.items.get("title", self.task if self.is_loss else f"{self.task}, {self.part}")
-        )
 
     def __str__(self) -> str:
         bounds = (round(self.numbers[key], 3) + 0.0 for key in ("difference", "low", "high"))
@@ -57,8 +57,8 @@ class Record:
         file = path / FILE if path.is_dir() else path
         with checked(file):
             content = json.loads(read_file(file))
-            if content["format"] != FORMAT or not 1 <= content["schema_version"] <= SCHEMA:
-                raise ValueError("its format or version is unknown")
+            if (content["format"], content["schema_version"]) != (FORMAT, SCHEMA):
+                raise ValueError("its format or version is another")
             return cls(file.parent, content)
 
 
@@ -74,15 +74,14 @@ def checked(file: Path) -> Iterator[None]:
         ) from error
 
 
-def measures(model: Mapping[str, Any]) -> Iterator[Measure]:
-    """Yield the changes of an entry of ``models``, part by part; exploratory ones last."""
-    tables = {(t["task"], t["part"], t["metric"]): t for t in model.get("items", ())}
-    language = next((task for task, part, _ in tables if part == "language"), "language")
-    parts = {part: model.get(part, {}) for part in PARTS}
-    parts["language"] = {language: parts["language"]} if parts["language"] else {}
-    entries = [(task, part, e) for part, tasks in parts.items() for task, e in tasks.items()]
-    entries += [(e["task"], e["part"], e) for e in model.get("exploratory", ())]
-    for task, part, entry in entries:
-        metric = entry.get("metric", "loss" if part == "language" else "accuracy")
-        table = tables.get((task, part, metric), {})
-        yield Measure(task, part, metric, entry, table, primary="task" not in entry)
+def measures(model: Mapping[str, Any]) -> list[Measure]:
+    """Return the changes of an entry of ``models``, part by part; exploratory ones last."""
+    more = {(e["task"], e["part"], e["metric"]): e for e in model.get("exploratory", ())}
+    found = []
+    for items in model["items"]:
+        task, part = items["task"], items["part"]
+        numbers = more.get((task, part, items["metric"]))
+        if primary := numbers is None:
+            numbers = model[part] if part == "language" else model[part][task]
+        found.append(Measure(numbers, items, primary))
+    return sorted(found, key=lambda each: (not each.primary, PARTS.index(each.part)))

@@ -56,7 +56,6 @@ PLACES = {
     "tune": "search:tune",
     "combine": "search:combine",
     "list": "extend:listing",
-    "schema": "export:schema",
     "check": "extend:check",
 }
 """Where the other verbs are defined."""

@@ -1,4 +1,4 @@
-"""Formats in which an audit is published: each is a module, whose function `EXPORTS` names."""
+"""Formats in which an audit is published: each is a function, which `EXPORTS` names."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -12,8 +12,10 @@ EXPORTS: Registry[Callable[..., Iterator[tuple[str, str | bytes]]]] = Registry(
     "export", group="clbench.exports"
 )
 """Functions of a `clbench.audit.record.Record` that yield paths and contents, by format."""
-for _name in ("every_eval_ever", "eval_results", "model_card", "github"):
-    EXPORTS.add(_name.replace("_", "-"), f"clbench.audit.export.{_name}:export")
+EXPORTS.add("every-eval-ever", "clbench.audit.export.every_eval_ever:export")
+EXPORTS.add("eval-results", "clbench.audit.export.eval_results:export")
+EXPORTS.add("model-card", "clbench.audit.export.markdown:model_card")
+EXPORTS.add("github", "clbench.audit.export.markdown:github")
 
 
 def write_export(audit: Path, name: str, out: Path | None = None) -> list[Path]:

@@ -25,17 +25,17 @@ def export(record: Record) -> Iterator[tuple[str, str]]:
     places = folders(model["model"] for model in content["models"])
     for model in content["models"]:
         own = [m for m in measures(model) if m.primary and m.part not in NO_RESULTS]
-        own = [m for m in own if m.items.get("source", {}).get("hub")]
+        own = [m for m in own if m.items["source"].get("hub")]
         names = folders(each.title for each in own)
         for each in own:
-            source, numbers, found = each.items["source"], each.numbers, True
+            items, numbers, source, found = each.items, each.numbers, each.items["source"], True
             revision = {"revision": source["revision"]} if source.get("revision") else {}
-            task = source.get("config") or "default"
             note = (
-                f"{each.metric} on {numbers['n']} items by clbench audit; base model "
+                f"{items['metric']} on {numbers['n']} items by clbench audit; base model "
                 f"{content['base']}: {numbers['base']:.4f}, change {each}, {numbers['verdict']}"
             )
-            more = [text for text in content["notes"] if text.startswith(f"{each.task}: ")]
+            more = [text for text in content["notes"] if text.startswith(f"{items['task']}: ")]
+            task = source.get("config") or "default"
             result = {
                 "dataset": {"id": source["hub"], "task_id": task, **revision},
                 "value": numbers["tuned"],

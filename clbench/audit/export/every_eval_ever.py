@@ -7,7 +7,6 @@ by each measure, as a further result.
 
 import hashlib
 import json
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -25,13 +24,13 @@ Json = dict[str, Any]
 
 
 def export(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield a file of JSON for each model, and one of its items, a line each; version 1 has none.
+    """Yield a file of JSON for each model, and one of its items, a line each.
 
     Models without an organisation in their name get ``local``.
     """
     content = {**record.content}
-    by_model = {model["model"]: [*measures(model)] for model in content["models"]}
-    distinct = {(e.title, e.metric): e for changes in by_model.values() for e in changes}
+    by_model = {model["model"]: measures(model) for model in content["models"]}
+    distinct = {_id(each): each for changes in by_model.values() for each in changes}
     names = [content["base"], *by_model]
     places = folders(name for name in names if "/" not in name)
     base, *ids = (f"local/{places[name]}" if name in places else name for name in names)
@@ -45,53 +44,59 @@ def _files(
 ) -> Iterator[tuple[str, str]]:
     """Yield the record of a model and its items; `base` is the base model's id, if it is tuned."""
     role = "base" if base is None else "tuned"
-    key = _sha256(json.dumps([content.get("identity"), name]))
-    number = uuid.UUID(key[:32], version=4)
+    number = uuid.UUID(_sha256(json.dumps([content.get("identity"), name]))[:32], version=4)
     path = f"data/{PLACE}/{own_id}/{number}"
     own = {"schema_version": VERSION, "evaluation_id": f"{PLACE}/{own_id}/{number}"}
-    rows = [item for each in changes for item in _items(each, role)]
-    lines = [json.dumps({**own, "model_id": own_id, **row}, sort_keys=True) for row in rows]
-    details: Json = {}
-    if samples := "".join(f"{line}\n" for line in lines):
-        yield f"{path}_samples.jsonl", samples
-        file: Json = {
+    rows = [{**own, "model_id": own_id, **row} for each in changes for row in _items(each, role)]
+    samples = "".join(f"{json.dumps(row, sort_keys=True)}\n" for row in rows)
+    yield f"{path}_samples.jsonl", samples
+    results = [_result(each, role) for each in changes]
+    results += [] if base is None else [_result(each, "change", base) for each in changes]
+    record = own | {
+        "evaluation_timestamp": content["date"],
+        "retrieved_timestamp": f"{datetime.fromisoformat(content['date']).timestamp():.0f}",
+        "source_metadata": {
+            "source_name": "clbench audit",
+            "source_type": "evaluation_run",
+            "source_organization_name": "unknown",
+            "evaluator_relationship": "other",
+        },
+        "eval_library": {"name": "clbench", "version": content["version"]},
+        "model_info": {
+            "name": name,
+            "id": own_id,
+            "developer": own_id.partition("/")[0],
+            "additional_details": {
+                "deployment_type": "self_deployed",
+                "model_availability": "unknown",
+                "role": role,
+            },
+        },
+        "evaluation_results": results,
+        "detailed_evaluation_results": {
             "format": "jsonl",
             "file_path": f"{path}_samples.jsonl",
             "total_rows": len(rows),
-        }
-        file |= {"hash_algorithm": "sha256", "checksum": _sha256(samples)}
-        details = {"detailed_evaluation_results": file}
-    when = time.time()
-    if date := content.get("date"):
-        when, own["evaluation_timestamp"] = datetime.fromisoformat(date).timestamp(), date
-    results = [_result(each, role) for each in changes]
-    results += [] if base is None else [_result(each, "change", base) for each in changes]
-    source = {"source_name": "clbench audit", "source_type": "evaluation_run"}
-    source |= {"source_organization_name": "unknown", "evaluator_relationship": "other"}
-    access = {"deployment_type": "self_deployed", "model_availability": "unknown", "role": role}
-    model: Json = {"name": name, "id": own_id, "developer": own_id.partition("/")[0]}
-    record = own | {
-        "retrieved_timestamp": f"{when:.0f}",
-        "source_metadata": source,
-        "eval_library": {"name": "clbench", "version": content.get("version", "unknown")},
-        "model_info": model | {"additional_details": access},
-        "evaluation_results": results,
+            "hash_algorithm": "sha256",
+            "checksum": _sha256(samples),
+        },
     }
-    yield f"{path}.json", json.dumps(record | details, indent=1, allow_nan=False) + "\n"
+    yield f"{path}.json", json.dumps(record, indent=1, allow_nan=False) + "\n"
 
 
 def _items(each: Measure, role: str) -> Iterator[Json]:
-    keys, scores = each.items.get("keys", ()), each.items.get(role, ())
+    keys, scores = each.items["keys"], each.items[role]
     inputs = each.items.get("inputs") or [f"withheld, digest {key}" for key in keys]
     answers = each.items.get("answers") or [None] * len(keys)
-    fixed: Json = {"evaluation_result_id": _id(each), "evaluation_name": each.title}
-    fixed |= {"interaction_type": "single_turn", "answer_attribution": []}
     for key, text, answer, score in zip(keys, inputs, answers, scores, strict=True):
         given = {"raw": text.replace(SEPARATOR, "\n"), "reference": [answer] if answer else []}
-        whole = json.dumps(given, sort_keys=True, separators=(",", ":"))
-        yield fixed | {
+        yield {
+            "evaluation_result_id": _id(each),
+            "evaluation_name": each.title,
+            "interaction_type": "single_turn",
+            "answer_attribution": [],
             "sample_id": key,
-            "sample_hash": _sha256(whole),
+            "sample_hash": _sha256(json.dumps(given, sort_keys=True, separators=(",", ":"))),
             "input": given,
             "output": {"raw": []},
             "evaluation": {"score": score, "is_correct": score == 1 and not each.is_loss},
@@ -100,28 +105,33 @@ def _items(each: Measure, role: str) -> Iterator[Json]:
 
 def _result(each: Measure, what: str, base: str = "") -> Json:
     """Return the mean of the ``base`` or ``tuned`` model, or the ``change`` from `base`."""
-    numbers, source = each.numbers, each.items.get("source", {})
-    data: Json = {"dataset_name": each.task, "source_type": "other"}
+    numbers, source, name = each.numbers, each.items["source"], each.items["metric"]
+    data: Json = {"dataset_name": each.items["task"], "source_type": "other"}
     if source.get("hub"):
         more = {key: source[key] for key in ("config", "revision") if source.get(key)}
         data |= {"source_type": "hf_dataset", "hf_repo": source["hub"]}
         data |= {"hf_split": source["split"], "additional_details": more}
     is_share = numbers.get("flips_lost") is not None
     low, high = (0, 1) if is_share else (0 if each.is_loss else "-Infinity", "Infinity")
-    details: Json = {"score": numbers.get(what)}
-    metric: Json = {"metric_id": each.metric, "lower_is_better": each.is_loss}
+    suffix, details = "", {"score": numbers.get(what)}
+    metric: Json = {"metric_id": name, "lower_is_better": each.is_loss}
     if what == "change":
-        low = -1 if is_share else "-Infinity"
+        suffix, low = "/change", -1 if is_share else "-Infinity"
         order = "base minus tuned" if each.is_loss else "tuned minus base"
-        metric = {"metric_id": f"{each.metric}-change", "lower_is_better": False}
-        metric["evaluation_description"] = f"{order}, on the same items; below 0 is worse"
-        metric["additional_details"] = {"base_model": base}
-        interval = {"lower": numbers["low"], "upper": numbers["high"]}
-        interval["confidence_level"] = numbers["level"]
-        facts = {key: str(numbers[key]) for key in FACTS if numbers.get(key) is not None}
-        details = {"score": numbers["difference"], "details": facts}
-        details["uncertainty"] = {"confidence_interval": interval}
-    suffix = "/change" * (what == "change")
+        metric = {
+            "metric_id": f"{name}-change",
+            "lower_is_better": False,
+            "evaluation_description": f"{order}, on the same items; below 0 is worse",
+            "additional_details": {"base_model": base},
+        }
+        bounds = {"lower": numbers["low"], "upper": numbers["high"]}
+        details = {
+            "score": numbers["difference"],
+            "details": {key: str(numbers[key]) for key in FACTS if numbers.get(key) is not None},
+            "uncertainty": {
+                "confidence_interval": {**bounds, "confidence_level": numbers["level"]}
+            },
+        }
     return {
         "evaluation_result_id": f"{_id(each)}{suffix}",
         "evaluation_name": f"{each.title}{suffix}",
@@ -132,7 +142,7 @@ def _result(each: Measure, what: str, base: str = "") -> Json:
 
 
 def _id(each: Measure) -> str:
-    return f"{each.task}/{each.part}/{each.metric}"
+    return "/".join(each.items[key] for key in ("task", "part", "metric"))
 
 
 def _sha256(text: str) -> str:

@@ -1,17 +1,17 @@
 """Audit tuned models against their base by what other harnesses have logged of both."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
+from pathlib import Path
 
 from clbench.audit.comparison import Comparison, compare, sample
 from clbench.audit.gate import Gate
-from clbench.audit.logs.noise import Pair, RunNoise
+from clbench.audit.logs.noise import RunNoise
 from clbench.audit.logs.scores import ModelLogs, check_same, read_logs
 from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, check_change
-from clbench.audit.scores import Part
 from clbench.core.errors import SettingsError, count
-from clbench.core.files import digest, user_path
+from clbench.core.files import digest
 from clbench.core.options import checks_arguments
 from clbench.models.locate import titles_of
 
@@ -23,8 +23,8 @@ NO_NOISE = (
 
 @checks_arguments
 def audit_logs(
-    base: str,
-    tuned: Sequence[str],
+    base: str | Path,
+    tuned: Sequence[str | Path],
     *,
     tasks: Sequence[str] = (),
     margin: float = MARGIN,
@@ -55,22 +55,24 @@ def audit_logs(
     check_change("margin", margin)
     if not tuned:
         raise SettingsError("there is no tuned model to audit. Name the logs of at least one.")
-    if len({user_path(name, "log").resolve() for name in tuned}) < len(tuned):
-        raise SettingsError("logs of a tuned model are given twice. Name them once.")
-    models = []
-    for name in (base, *tuned):
+    names, models = [str(name) for name in (base, *tuned)], []
+    for name in names:
         tell(f"reading {name}")
         models.append(read_logs(name, tasks))
     tell("comparing")
     first, *others = models
     if gate is not None:
         gate.check([each.task for each in first.scores])
+    title, *titles = titles_of(names)
     audits = []
-    title, *titles = titles_of((base, *tuned))
     for logs, name in zip(others, titles, strict=True):
         comparison, notes = _compare(first, logs, margin)
         decision = None if gate is None else gate.decide(comparison)
-        audits.append(ModelAudit(name, comparison, notes=tuple(notes), decision=decision))
+        audits.append(ModelAudit(name, comparison, notes=notes, decision=decision))
+    between = [
+        Between(one, two, _compare(before, after, margin)[0])
+        for (one, before), (two, after) in combinations(zip(titles, others, strict=True), 2)
+    ]
     scores = [
         [each.what, digest(" ".join(each.keys)), digest(each.runs.tobytes())]
         for logs in models
@@ -79,19 +81,16 @@ def audit_logs(
     return Audit(
         title,
         tuple(audits),
-        tuple(
-            Between(*names, _compare(one, two, margin)[0])
-            for (one, two), names in zip(
-                combinations(others, 2), combinations(titles, 2), strict=True
-            )
-        ),
+        tuple(between),
         {"source": "logs", "tasks": [s.task for s in first.scores if s.primary], "margin": margin},
         tuple(dict.fromkeys(note for logs in models for note in logs.notes)),
-        digest(json.dumps([base, *tuned, scores, margin])),
+        digest(json.dumps([*names, scores, margin])),
     )
 
 
-def _compare(base: ModelLogs, tuned: ModelLogs, margin: float) -> tuple[Comparison, list[str]]:
+def _compare(
+    base: ModelLogs, tuned: ModelLogs, margin: float
+) -> tuple[Comparison, tuple[str, ...]]:
     """Return the changes between two models, and what a reader should know of them."""
     check_same(base, tuned)
     after = {each.what: each for each in tuned.scores}
@@ -103,21 +102,17 @@ def _compare(base: ModelLogs, tuned: ModelLogs, margin: float) -> tuple[Comparis
         margin,
         sampled=lambda measure, paired: noise.add(sample(measure, paired), pairs[measure.what]),
     )
-    return comparison, list(_notes(comparison, pairs, noise))
-
-
-def _notes(
-    comparison: Comparison, pairs: Mapping[tuple[str, Part, str], Pair], noise: RunNoise
-) -> Iterator[str]:
+    notes = []
     for each in comparison.changes:
-        pair = pairs[each.measure.what]
-        known = {item for logs in pair for item in logs.inputs}
-        if left_out := len(known) - len(each.paired):
+        one, two = pair = pairs[each.measure.what]
+        if left_out := len(one.inputs.keys() | two.inputs.keys()) - len(each.paired):
             which = "that only one model has, or without a score in every run"
-            yield f"{each.task}: {count(left_out, 'item')} {which}, left out."
-        if line := noise.note(pair):
-            yield line
+            notes.append(f"{each.task}: {count(left_out, 'item')} {which}, left out.")
+        notes.append(noise.note(pair))
     if all(len(logs.runs) == 1 for pair in pairs.values() for logs in pair):
-        yield NO_NOISE
+        notes.append(NO_NOISE)
     if more := len(comparison.exploratory):
-        yield f"{count(more, 'further metric')} on the page: exploratory, each judged alone."
+        notes.append(
+            f"{count(more, 'further metric')} on the page: exploratory, each judged alone."
+        )
+    return comparison, tuple(filter(None, notes))

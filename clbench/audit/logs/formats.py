@@ -4,108 +4,86 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from clbench.core.errors import ClbenchError, DataError, describe_missing, error_text, join_names
+from clbench.core import errors
 from clbench.core.files import user_path
 from clbench.core.registry import Registry
 
 
-@dataclass(eq=False)
-class Setup:
-    """One run of a task in a log.
+class Metric(NamedTuple):
+    """A metric: its name, whether lower is better, and its range where the log has it."""
 
-    Attributes
-    ----------
-    task, run, model
-        The task, what tells runs of one model apart, and the model's name, if the log has it.
-    prompting
-        How prompts are made, in words such as ``5 shots``; empty if the log does not say.
-    falling
-        Metrics of which lower is better.
-    ranges
-        Least and greatest score by metric, where the log has them.
-    """
-
-    task: str
-    run: str
-    model: str = ""
-    prompting: str = ""
-    falling: frozenset[str] = frozenset()
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    name: str
+    falling: bool = False
+    low: float | None = None
+    high: float | None = None
 
 
 class Entry(NamedTuple):
     """An item of a log, or some of its metrics.
 
-    `item` is the harness's id, `given` a digest of the input, `scores` has values by metric as they
-    are logged (None is no score), the one that decides first, and `choices` is the number of
-    answers to choose from, or 0.
+    `run` tells runs of one model apart, `item` is the harness's id, `given` a digest of the input.
+    `scores` has values as they are logged (None is no score), the one that decides first. `choices`
+    counts the answers to choose from. `prompting` is how prompts are made, such as ``5 shots``.
+    What the log does not say is 0 or empty.
     """
 
-    setup: Setup
+    task: str
+    run: str
     item: str
     given: str
-    scores: Mapping[str, Any]
+    scores: Mapping[Metric, Any]
     choices: int = 0
+    model: str = ""
+    prompting: str = ""
 
 
-class Reader(Protocol):
-    """A registered reader of files whose names match a pattern."""
+FORMATS: Registry[Callable[[Path], Iterator[Entry]]] = Registry(
+    "log format", group="clbench.log_formats"
+)
+"""Readers by the pattern of their files' names; if several match, the longest counts.
 
-    patterns: tuple[str, ...]
-
-    def __call__(self, path: Path, /) -> Iterator[Entry]:
-        """Yield the entries of a file; none if it is something else. Any error is a damaged log."""
-        ...
-
-
-Function = TypeVar("Function", bound=Callable[[Path], Iterator[Entry]])
-FORMATS: Registry[Reader] = Registry("log format", group="clbench.log_formats")
+A reader yields the entries of a file, and none if it is something else. Any error is a damaged log.
+"""
 
 
-def log_format(name: str, *patterns: str) -> Callable[[Function], Function]:
-    """Register the reader of files of these names; if several match, the longest pattern counts."""
-
-    def decorate(function: Function) -> Function:
-        function.patterns = patterns  # type: ignore[attr-defined]
-        return FORMATS.register(name)(function)
-
-    return decorate
+class OtherColumnsError(Exception):
+    """A table is no log; the message has its columns."""
 
 
 def read_entries(name: str) -> Iterator[Entry]:
     """Yield the entries of a log, or of all logs in a folder; a DataError if there are none."""
     if not (path := user_path(name, "log")).exists():
-        raise DataError(
-            f"{name}: {describe_missing(path, 'log')}. Name a log, or a folder of logs."
-        )
+        missing = errors.describe_missing(path, "log")
+        raise errors.DataError(f"{name}: {missing}. Name a log, or a folder of logs.")
     for module in pkgutil.iter_modules(importlib.import_module(__package__).__path__):
         importlib.import_module(f"{__package__}.{module.name}")
-    readers = {pattern: r for r in map(FORMATS.get, FORMATS) for pattern in r.patterns}
-    found = False
+    found, others = False, ""
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        matching = [pattern for pattern in readers if fnmatch(file.name, pattern)]
+        matching = [pattern for pattern in FORMATS if fnmatch(file.name, pattern)]
         if matching and file.is_file():
             try:
-                for entry in readers[max(matching, key=len)](file):
+                for entry in FORMATS.get(max(matching, key=len))(file):
                     found = True
                     yield entry
-            except ClbenchError:
+            except OtherColumnsError as columns:
+                others = f"; {file} has {columns}"
+            except errors.ClbenchError:
                 raise
             except Exception as error:
-                reason = f"{type(error).__name__}: {error_text(error)}"
-                raise DataError(f"{file} is not a whole log ({reason}). Copy it again.") from error
+                reason = f"{type(error).__name__}: {errors.error_text(error)}"
+                text = f"{file} is not a whole log ({reason}). Copy it again."
+                raise errors.DataError(text) from error
     if not found:
-        raise DataError(
-            f"{path}: there is no log with items. Logs are files such as {join_names(readers)}; "
-            "tables have the columns task, item, and score or correct."
+        raise errors.DataError(
+            f"{path}: there is no log with items. Logs are {errors.join_names(FORMATS)}. Tables "
+            f"need the columns task, item, and score or correct{others}."
         )
 
 
@@ -116,14 +94,21 @@ def digest_of(*inputs: object) -> str:
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON Lines file; a DataError that names a line that is cut off."""
+    """Yield the objects of a JSON Lines file; a DataError that names a line that is none."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
             try:
-                if line.strip():
-                    yield from_json(line)  # three times as fast as json
-            except ValueError as error:
-                raise DataError(
-                    f"{path}, line {number}: is not complete JSON. Copy the log again, or run the "
-                    "harness again."
-                ) from error
+                row = from_json(line)  # three times as fast as json
+                wrong = (
+                    "" if isinstance(row, dict) else f"{errors.describe_type(row)}, not an object"
+                )
+            except ValueError:
+                wrong = "not complete JSON"
+            if wrong:
+                raise errors.DataError(
+                    f"{path}, line {number}: is {wrong}. Copy the log again, or run the harness "
+                    "again."
+                )
+            yield row

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-from clbench.audit.logs.formats import Entry, Setup, digest_of, log_format
+import pyarrow as pa
+
+from clbench.audit.logs.formats import FORMATS, Entry, Metric, digest_of
+from clbench.core.errors import DataError
 
 VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """Scores in letters and words, as inspect's ``value_to_float`` reads them."""
@@ -16,7 +19,8 @@ CUT = "\n(content truncated)"
 ZSTANDARD = 93
 
 
-@log_format("inspect", "*.eval", "*.json")
+@FORMATS.register("*.eval")
+@FORMATS.register("*.json")
 def read(path: Path) -> Iterator[Entry]:
     """Yield the samples of a log. Each epoch is a run; each part of a score is a metric."""
     if path.suffix == ".json":
@@ -26,48 +30,50 @@ def read(path: Path) -> Iterator[Entry]:
         samples = log.get("samples") or []
     else:
         with ZipFile(path) as archive:
-            log = json.loads(_member(archive, path, "header.json"))
-            samples = json.loads(_member(archive, path, "summaries.json"))
+            started = "header.json" not in archive.namelist()  # it is written when a run ends
+            log = {"status": "started"} if started else _member(archive, path, "header.json")
+            samples = [] if started else _member(archive, path, "summaries.json")
             for sample in samples:
                 if CUT in str(sample["input"]):
                     name = f"samples/{sample['id']}_epoch_{sample['epoch']}"
                     whole = f"{name}.json" in archive.namelist()
                     name += ".json" if whole else "/sample.json"
-                    sample["input"] = json.loads(_member(archive, path, name))["input"]
+                    sample["input"] = _member(archive, path, name)["input"]
+    if (status := log.get("status", "success")) != "success":
+        raise DataError(
+            f"{path}: the run is not whole: its status is {status!r}. Finish it with inspect "
+            "eval-retry, then remove this log."
+        )
     about, steps = log["eval"], log.get("plan", {}).get("steps", ())
     solvers = [(step["solver"], step.get("params")) for step in steps]
     digest = digest_of(solvers, about.get("task_args"))[:6]
-    made = f"solvers {', '.join(solver for solver, _ in solvers)} with settings {digest}"
-    setups: dict[int, Setup] = {}
+    prompting = f"solvers {', '.join(solver for solver, _ in solvers)} with settings {digest}"
     for sample in samples:
-        epoch, choices = sample["epoch"], sample.get("choices") or []
-        run = Setup(about["task"], f"{path} {epoch}", about.get("model") or "", made)
+        choices = sample.get("choices") or []
         given = digest_of(sample["input"], choices, sample.get("target"))
+        what = about["task"], f"{path} {sample['epoch']}", str(sample["id"]), given
         scores = dict(_scores(sample.get("scores") or {}))
-        yield Entry(setups.setdefault(epoch, run), str(sample["id"]), given, scores, len(choices))
+        yield Entry(*what, scores, len(choices), about.get("model") or "", prompting)
 
 
-def _member(archive: ZipFile, path: Path, name: str) -> bytes:
-    """Return a file of the archive, also if it is compressed by Zstandard (Python < 3.14)."""
+def _member(archive: ZipFile, path: Path, name: str) -> Any:
+    """Return a JSON file of the archive, also if it is compressed by Zstandard (Python < 3.14)."""
     info = archive.getinfo(name)
     if info.compress_type != ZSTANDARD:
-        return archive.read(info)
-    import pyarrow as pa
-
+        return json.loads(archive.read(info))
     with path.open("rb") as file:
         file.seek(info.header_offset + 26)  # the lengths of the two fields before the content
         lengths = file.read(4)
         file.seek(int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little"), 1)
         content = pa.BufferReader(file.read(info.compress_size))
-    return bytes(pa.input_stream(content, compression="zstd").read())
+    return json.loads(pa.input_stream(content, compression="zstd").read())
 
 
-def _scores(scores: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _scores(scores: dict[str, Any]) -> Iterator[tuple[Metric, Any]]:
     for scorer, score in scores.items():
         parts = value if isinstance(value := score["value"], dict) else {"": value}
         for part, each in parts.items():
-            number = (
-                VALUES.get(each, VALUES.get(each.lower(), each)) if isinstance(each, str) else each
-            )
-            unscored = isinstance(number, float) and isnan(number)
-            yield f"{scorer}/{part}".rstrip("/"), None if unscored else number
+            if isinstance(each, str):
+                each = VALUES.get(each, VALUES.get(each.lower(), each))
+            unscored = isinstance(each, float) and isnan(each)
+            yield Metric(f"{scorer}/{part}".rstrip("/")), None if unscored else each

@@ -1,12 +1,14 @@
 """The item scores that the logs of one model hold."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from clbench.audit.logs.formats import Entry, Setup, read_entries
+from clbench.audit.logs.formats import Metric, read_entries
 from clbench.audit.scores import Floats, ItemScores, Part, keys_of
 from clbench.core.errors import DataError, count, format_value, join_names
 from clbench.core.registry import LARGEST
@@ -37,16 +39,13 @@ class LoggedScores(ItemScores):
         Shape (runs, n): the scores of each run.
     inputs
         Digests of the inputs by the harness's id.
-    prompting
-        How prompts are made, in words; empty if the log does not say.
-    scale
-        The least and the largest score that the metric can have.
+    made
+        What must be equal to compare two models, in words; empty where the log does not say.
     """
 
     runs: Floats = field(repr=False)
     inputs: Mapping[str, str] = field(repr=False)
-    prompting: str
-    scale: tuple[float, float]
+    made: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,16 @@ class ModelLogs:
     name: str
     scores: tuple[LoggedScores, ...]
     notes: tuple[str, ...]
+
+
+@dataclass
+class _Logged:
+    """What is logged of a task: scores by metric, run and item, and digests of inputs by item."""
+
+    scores: dict[Metric, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    choices: set[int] = field(default_factory=set)
+    prompting: set[str] = field(default_factory=set)
 
 
 def part_of(task: str) -> Part:
@@ -69,108 +78,94 @@ def read_logs(name: str, tasks: Collection[str] = ()) -> ModelLogs:
     """Return what the logs of one model hold about `tasks`, or all: a file, or those of a folder.
 
     Raises a DataError if a log is missing or damaged, the logs are of several models, an item has
-    two results or inputs in one run, or a score is not a number in its metric's range.
+    two results in one run or two inputs, or a score is not a number in its metric's range.
     """
-    runs: dict[str, dict[str, dict[str, Entry]]] = {}  # by task, run and item
-    setups: dict[str, set[Setup]] = {}
+    logged: dict[str, _Logged] = defaultdict(_Logged)
+    models = set()
     for entry in read_entries(name):
-        setup = entry.setup
-        setups.setdefault(setup.task, set()).add(setup)
-        items = runs.setdefault(setup.task, {}).setdefault(setup.run, {})
-        if (old := items.get(entry.item)) is not None:
-            twice = f"{name}: item {entry.item!r} of {setup.task!r} is there twice in one run"
-            if old.given != entry.given:
-                raise DataError(f"{twice}, with another input. Give each item an id of its own.")
-            for metric in old.scores.keys() & entry.scores.keys():
-                if old.scores[metric] != entry.scores[metric]:
-                    both = f"{old.scores[metric]} and {entry.scores[metric]}"
-                    raise DataError(f"{twice}, with different results: {metric} is {both}.")
-            entry = entry._replace(scores={**old.scores, **entry.scores})
-        items[entry.item] = entry
-    if len(models := {each.model for found in setups.values() for each in found} - {""}) > 1:
+        task = logged[entry.task]
+        models.add(entry.model)
+        task.choices.add(entry.choices)
+        task.prompting.add(entry.prompting)
+        if task.inputs.setdefault(entry.item, entry.given) != entry.given:
+            ways = " and ".join(sorted(filter(None, task.prompting)))
+            raise DataError(
+                f"{name}: item {entry.item!r} of {entry.task!r} has two inputs"
+                f"{ways and f', with {ways}'}. Name runs that ask in one way, or give each item an "
+                "id of its own."
+            )
+        for metric, value in entry.scores.items():
+            items = task.scores.setdefault(metric, {}).setdefault(entry.run, {})
+            if (old := items.setdefault(entry.item, value)) is not value and old != value:
+                raise DataError(
+                    f"{name}: item {entry.item!r} of {entry.task!r} has different results in one "
+                    f"run: {metric.name} is {old} and {value}."
+                )
+    if len(models := models - {""}) > 1:
         names = join_names(sorted(models))
         raise DataError(f"{name}: has logs of {len(models)} models: {names}. Name those of one.")
-    if missing := [task for task in tasks if task not in runs]:
-        raise DataError(f"{name}: has no task {missing[0]!r}, but {join_names(runs)}.")
+    if missing := [task for task in tasks if task not in logged]:
+        raise DataError(f"{name}: has no task {missing[0]!r}, but {join_names(logged)}.")
     notes: list[str] = []
-    scores: list[LoggedScores] = []
-    for task in tasks or runs:
-        scores += _scores(name, [*runs[task].values()], setups[task], notes)
+    scores = [each for task in tasks or logged for each in _scores(name, task, logged[task], notes)]
     if not scores or {*tasks} - {each.task for each in scores}:
         raise DataError(" ".join([f"{name}: has no scores of single items.", *notes]))
     return ModelLogs(name, tuple(scores), tuple(notes))
 
 
-def _scores(
-    name: str, runs: Sequence[Mapping[str, Entry]], setups: Collection[Setup], notes: list[str]
-) -> Iterator[LoggedScores]:
+def _scores(name: str, task: str, logged: _Logged, notes: list[str]) -> Iterator[LoggedScores]:
     """Yield the scores of a task by each metric of single items, the one that decides first."""
-    entries = [entry for run in runs for entry in run.values()]
-    task, prompting = entries[0].setup.task, sorted({setup.prompting for setup in setups})
-    if len(prompting) > 1:
-        both = " and ".join(prompting)
-        raise DataError(f"{name}: runs of {task!r} have {both}. Name those that have the same.")
-    inputs = {entry.item: entry.given for entry in entries}
-    for entry in entries:
-        if inputs[entry.item] != entry.given:
-            raise DataError(
-                f"{name}: item {entry.item!r} of {task!r} has other inputs in other runs."
-            )
-    shared = [item for item in runs[0] if all(item in run for run in runs)]
-    if 2 * len(shared) < len(inputs):
-        raise DataError(
-            f"{name}: only {len(shared)} of {len(inputs)} items of {task!r} are in all {len(runs)} "
-            "runs. Name whole runs, or remove the others."
-        )
-    falling = {metric for setup in setups for metric in setup.falling}
-    ranges = {metric: ends for setup in setups for metric, ends in setup.ranges.items()}
-    choices = {entry.choices for entry in entries}
     primary = True
-    for metric in dict.fromkeys(metric for entry in entries for metric in entry.scores):
-        low, high = ranges.get(metric, (0, 1) if UNIT.search(metric) else (-LARGEST, LARGEST))
-        columns = [_column(f"{name}: {task}", run, shared, metric, low, high) for run in runs]
-        if any(column is None for column in columns):
-            notes.append(f"{task}: {metric} is not a score of single items, so it is left out.")
+    for metric, by_run in logged.scores.items():
+        first, *others = runs = [*by_run.values()]
+        items = [item for item in first if all(item in run for run in others)]
+        if 2 * len(items) < (most := max(map(len, runs))):
+            raise DataError(
+                f"{name}: only {len(items)} of {most} items of {task!r} are in all {len(runs)} "
+                "runs. Name whole runs, or remove the others."
+            )
+        low, high = (0.0, 1.0) if UNIT.search(metric.name) else (-LARGEST, LARGEST)
+        low = low if metric.low is None else metric.low
+        high = high if metric.high is None else metric.high
+        cells = [[run[item] for item in items] for run in runs]
+        if any(isinstance(cell, list | tuple | dict) for row in cells for cell in row):
+            notes.append(
+                f"{task}: {metric.name} is not a score of single items, so it is left out."
+            )
             continue
-        values = np.array(columns)
+        for i, cell in ((i, cell) for row in cells for i, cell in enumerate(row)):
+            if cell is not None and (isinstance(cell, str) or not low <= cell <= high):
+                raise DataError(
+                    f"{name}: {task}: {metric.name} of item {items[i]!r} is {format_value(cell)}, "
+                    f"not a number from {low:g} to {high:g}."
+                )
+        values = np.array(cells, dtype=float)
         scored = ~np.isnan(values).any(axis=0)
         if not scored.any():
             continue
-        values = values[:, scored] * (-1.0 if metric in falling else 1.0)
-        items = [item for item, kept in zip(shared, scored, strict=True) if kept]
-        guessed = max(choices) if len(choices) == 1 and GUESSED.search(metric) else None
+        values = values[:, scored] * (-1.0 if metric.falling else 1.0)
+        kept = [item for item, has in zip(items, scored, strict=True) if has]
+        label = f"{metric.name}, sign turned" if metric.falling else metric.name
+        guessed = len(logged.choices) == 1 and GUESSED.search(metric.name) is not None
+        choices = (max(logged.choices) or None) if guessed else None
         yield LoggedScores(
             task,
             part_of(task),
             values.mean(axis=0),
-            keys_of(f"{item}\0{inputs[item]}" for item in items),
-            metric=f"{metric}, sign turned" if metric in falling else metric,
-            chance=1.0 / guessed if guessed else None,
-            choices=guessed or None,
+            keys_of(f"{item}\0{logged.inputs[item]}" for item in kept),
+            metric=label,
+            chance=1.0 / choices if choices else None,
+            choices=choices,
             primary=primary,
             runs=values,
-            inputs=inputs,
-            prompting=prompting[0],
-            scale=(low, high),
+            inputs=logged.inputs,
+            made={
+                "prompts": " and ".join(sorted(logged.prompting)),
+                "metrics": label,
+                "scales": f"{low:g} to {high:g}",
+            },
         )
         primary = False
-
-
-def _column(
-    where: str, run: Mapping[str, Entry], items: Sequence[str], metric: str, low: float, high: float
-) -> Floats | None:
-    """Return the scores of items, NaN where there is none; None if they are lists or the like."""
-    cells = [run[item].scores.get(metric) for item in items]
-    if any(isinstance(cell, list | tuple | dict) for cell in cells):
-        return None
-    values = np.array([np.nan if isinstance(cell, str) else cell for cell in cells], dtype=float)
-    for i in (~((values >= low) & (values <= high))).nonzero()[0].tolist():
-        if cells[i] is not None:
-            raise DataError(
-                f"{where}: {metric} of item {items[i]!r} is {format_value(cells[i])}, not a number "
-                f"from {low:g} to {high:g}."
-            )
-    return values
 
 
 def check_same(base: ModelLogs, tuned: ModelLogs) -> None:
@@ -182,24 +177,20 @@ def check_same(base: ModelLogs, tuned: ModelLogs) -> None:
             f"{lacks.name}: has no task {task!r}, which {has.name} has. --tasks names those to "
             f"compare; both have {join_names(sorted(one.keys() & two.keys()))}."
         )
+    same = "Run the harness in the same way on both models."
     for task, first in one.items():
         second = two[task]
-        for what, own, other in (
-            ("prompts", first.prompting, second.prompting),
-            ("metrics", first.metric, second.metric),
-            ("scales", *("{:g} to {:g}".format(*each.scale) for each in (first, second))),
-        ):
-            if own and other and own != other:
+        for what, own in first.made.items():
+            if own and (other := second.made[what]) and own != other:
                 raise DataError(
-                    f"{task}: different {what}: {own} in {base.name}, {other} in {tuned.name}. Run "
-                    "the harness in the same way on both models."
+                    f"{task}: different {what}: {own} in {base.name}, {other} in {tuned.name}. "
+                    f"{same}"
                 )
-        ids = [item for item in first.inputs if item in second.inputs]
-        if differ := [item for item in ids if first.inputs[item] != second.inputs[item]]:
+        ids = first.inputs.keys() & second.inputs.keys()
+        if differ := sorted(item for item in ids if first.inputs[item] != second.inputs[item]):
             raise DataError(
                 f"{task}: item {differ[0]!r} has one prompt in {base.name} and another in "
-                f"{tuned.name} ({count(len(differ), 'such item')} of {len(ids)}). Run the harness "
-                "in the same way on both models."
+                f"{tuned.name} ({count(len(differ), 'such item')} of {len(ids)}). {same}"
             )
         if len({*first.keys} & {*second.keys}) < 2:
             raise DataError(f"{task}: {base.name} and {tuned.name} have no two items in common.")
