@@ -14,7 +14,6 @@ from huggingface_hub import constants
 from scipy.special import softmax
 from transformers import PreTrainedTokenizerBase, StopStringCriteria
 
-from clbench.audit.comparison import Flipped
 from clbench.audit.items import check_count, finite
 from clbench.audit.models import AuditedModel
 from clbench.audit.scores import Floats, ItemScores, Part, keys_of
@@ -210,6 +209,9 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
             chance=float(np.mean(1 / np.array(counts))) if task.choices else None,
             choices=counts[0] if task.choices and len({*counts}) == 1 else None,
             description=note if each.wordings > 1 else "",
+            texts=tuple(question.text for question in each.questions),
+            answers=tuple(question.target for question in each.questions),
+            said=tuple(own.said) if each.wordings == 1 else (),
             source={} if task.configs else _source(task),
         )
         yield measure
@@ -247,15 +249,6 @@ def tests(asked: Sequence[Asked]) -> int:
     axes = sum(each.task.axis in each.parts for each in asked)
     pooled = {part for each in asked for part in each.parts & {"format", "calibration"}}
     return axes + len(pooled)
-
-
-def flipped(asked: Asked, base: Answers, tuned: Answers, most: int) -> Iterator[Flipped]:
-    """Yield the first questions that the tuned model lost, then those that it gained."""
-    for lost in (True, False):
-        yes, no = (base.right, tuned.right) if lost else (tuned.right, base.right)
-        for i in ((yes == 1) & (no == 0)).nonzero()[0][:most]:
-            question = asked.questions[i]
-            yield Flipped((question.text,), question.target, base.said[i], tuned.said[i], lost)
 
 
 def signed_gaps(confidence: Floats, hit: np.typing.NDArray[np.bool_]) -> Floats:

@@ -11,7 +11,7 @@ import torch
 
 from clbench.audit import ability, items, planning
 from clbench.audit import relearn as relearning
-from clbench.audit.comparison import Comparison, Flipped, compare
+from clbench.audit.comparison import Comparison, compare
 from clbench.audit.gate import Gate
 from clbench.audit.language import FEWEST_TEXTS, LanguageLoss
 from clbench.audit.material import Material, Source, reach
@@ -31,10 +31,6 @@ TEXTS = 300
 """Held-out texts of the language loss."""
 DRIFT_TEXTS = 200
 """Texts on which hidden states are compared."""
-MOST_SHOWN = 20
-"""Flipped items of each kind that are kept to be read."""
-
-Key = tuple[Part, str]
 
 
 def identify(base: str, tuned: Sequence[str], seed: int = 0, **settings: object) -> str:
@@ -243,10 +239,9 @@ def audit(
 
 @dataclass(frozen=True)
 class Observation:
-    """What a model scored, what it predicts for each row of each task, and its weights."""
+    """What a model scored, what it answers to general tasks, and its weights."""
 
     scores: tuple[ItemScores, ...]
-    predictions: dict[Key, items.Ints]
     weights: dict[Part, str]  # what decides each part: their digest, and the configuration
     head: HeadKind | None
     answers: Sequence[ability.Answers] = ()
@@ -273,17 +268,14 @@ class Auditor:
     """Error rate of a comparison."""
 
     def look(self, model: AuditedModel) -> Observation:
-        """Return what a model predicts."""
+        """Return what a model scores and answers."""
         parts: tuple[Part, ...] = ("features", "behaviour")
-        predictions: dict[Key, items.Ints] = {}
         scores = []
         for part in parts:
             for each in self.material.probed:
                 if part == "features" or items.has_head_for(model, each, generic=self.generic):
                     self.tell(f"{model.name}: {part} of {each.name}")
-                    predicted = items.predict(model, each, part, self.device)
-                    predictions[part, each.name] = predicted
-                    scores.append(items.scores(each, part, predicted))
+                    scores.append(items.scores(model, each, part, self.device))
         answers = []
         for asked in self.material.asked if model.answers else ():
             self.tell(f"{model.name}: {asked.task.name}")
@@ -296,23 +288,11 @@ class Auditor:
             "behaviour": digest_of(model.model) + model.computation,
         }
         weights |= {each.part: weights["behaviour"] for each in scores if each.part != "features"}
-        return Observation((language, *scores), predictions, weights, model.head, answers)
+        return Observation((language, *scores), weights, model.head, answers)
 
     def compare(self, before: Observation, after: Observation) -> Comparison:
         """Return the changes between two models, judged as one family."""
-        by_name = {each.name: each for each in self.material.probed}
         same_head = before.head == after.head
-
-        def flipped(own: ItemScores) -> Sequence[Flipped]:
-            if own.task in by_name:
-                return tuple(_flipped(by_name[own.task], before, after, (own.part, own.task)))
-            for asked, one, two in zip(
-                self.material.asked, before.answers, after.answers, strict=False
-            ):
-                if asked.task.name == own.task and own.primary and asked.wordings == 1:
-                    return tuple(ability.flipped(asked, one, two, MOST_SHOWN))
-            return ()
-
         return compare(
             before.scores,
             [s for s in after.scores if s.part != "behaviour" or same_head],
@@ -321,7 +301,6 @@ class Auditor:
                 part for part, own in before.weights.items() if own == after.weights.get(part)
             ],
             identical=before.weights == after.weights,
-            flipped=flipped,
             alpha=self.alpha,
         )
 
@@ -362,21 +341,3 @@ class Auditor:
                 losses = self.loss(model)
             regained = -float(losses.mean()) - after.mean("language")
             yield PutBack(group.name, sum(gains) / max(1, len(gains)), regained)
-
-
-def _flipped(
-    task: items.Items, before: Observation, after: Observation, key: Key
-) -> Iterator[Flipped]:
-    """Yield the first items that the tuned model lost, then those that it gained."""
-    one, two, labels = before.predictions[key], after.predictions[key], task.rows.labels
-    for lost in (True, False):
-        right, wrong = (one, two) if lost else (two, one)
-        for i in ((right == labels) & (wrong != labels)).nonzero()[0][:MOST_SHOWN]:
-            names = task.task.labels
-            yield Flipped(
-                tuple(column[i] for column in task.rows.texts),
-                names[labels[i]],
-                names[one[i]],
-                names[two[i]],
-                lost,
-            )

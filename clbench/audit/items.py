@@ -192,9 +192,9 @@ def hits(model: AuditedModel, items: Items, part: Part, device: torch.device) ->
     return right
 
 
-def scores(items: Items, part: Part, predicted: Ints) -> ItemScores:
-    """Return which rows a model got right, by the class that it predicted for each, shape (n,)."""
-    rows = items.rows
+def scores(model: AuditedModel, items: Items, part: Part, device: torch.device) -> ItemScores:
+    """Return which rows a model gets right; parameters as in `predict`."""
+    rows, predicted = items.rows, predict(model, items, part, device)
     inputs = tuple(SEPARATOR.join(map(str, row)) for row in zip(*rows.texts, strict=True))
     names = items.task.labels
     return ItemScores(
@@ -206,6 +206,7 @@ def scores(items: Items, part: Part, predicted: Ints) -> ItemScores:
         choices=len(names),
         texts=inputs,
         answers=tuple(names[label] for label in rows.labels),
+        said=tuple(names[label] for label in predicted),
         source=hub_source(items.task),
     )
 

@@ -50,9 +50,8 @@ class ItemScores:
         Whether the metric is the one by which the task is judged; others are exploratory.
     description
         The measure in words.
-    texts, answers
-        What the model was given, as `keys_of` got it, and the right answers, item by item; or
-        empty.
+    texts, answers, said
+        What the model was given, the right answers, and the model's own, item by item; or empty.
     source
         Where the items are from, as far as known: ``hub``, ``config``, ``split``, ``revision``.
     """
@@ -68,6 +67,7 @@ class ItemScores:
     description: str = ""
     texts: tuple[str, ...] = field(default=(), repr=False)
     answers: tuple[str, ...] = field(default=(), repr=False)
+    said: tuple[str, ...] = field(default=(), repr=False)
     source: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property

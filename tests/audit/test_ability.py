@@ -309,12 +309,16 @@ def test_every_measure_is_a_test(hub: Path) -> None:
 def test_flipped_questions_are_shown(hub: Path) -> None:
     one = replace(asked("boolq", hub), parts=frozenset({"reading"}))
     base, tuned = answers([1.0, 0.0]), answers([0.0, 1.0])
-    lost, gained = ability.flipped(one, base, tuned, 5)
+    tuned = replace(tuned, said=["b", "c"])
+    (before,), (after,) = ([*ability.scores([one], [each])] for each in (base, tuned))
+    (change,) = compare([before], [after], 0.02).changes
+    lost, gained = change.items
     assert (lost.lost, gained.lost) == (True, False)
     assert lost.texts == (one.questions[0].text,)
-    assert lost.label == one.questions[0].target
-    (before,), (after,) = ([*ability.scores([one], [each])] for each in (base, tuned))
-    assert len(compare([before], [after], 0.02).changes) == 1
+    assert (lost.label, lost.base, lost.tuned) == (one.questions[0].target, "a", "b")
+    table = change.item_table(with_texts=True)
+    assert table["inputs"] == [question.text for question in one.questions]
+    assert table["answers"] == [question.target for question in one.questions]
 
 
 @pytest.mark.parametrize(
