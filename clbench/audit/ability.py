@@ -212,6 +212,7 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
             texts=tuple(question.text for question in each.questions),
             answers=tuple(question.target for question in each.questions),
             said=tuple(own.said) if each.wordings == 1 else (),
+            unit="questions",
             source={} if task.configs else _source(task),
         )
         yield measure
@@ -221,7 +222,8 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
     kept = [(a, own) for a, own in pairs if "format" in a.parts and a.task.form]
     if kept:
         formed = np.concatenate([own.marks[:, 1] for _, own in kept])
-        yield ItemScores("written answers", "format", formed, _keys(kept), "in form")
+        keys = _keys(kept)
+        yield ItemScores("written answers", "format", formed, keys, "in form", unit="questions")
     kept = [(a, own) for a, own in pairs if "calibration" in a.parts and a.task.choices]
     if kept:
         shares = [each for _, own in kept for each in own.shares]
@@ -229,6 +231,7 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
         rows = [*zip(shares, rights, strict=True)]
         brier = np.array([((s - np.eye(len(s))[r]) ** 2).sum() for s, r in rows])
         measure = ItemScores("ranked answers", "calibration", -brier, _keys(kept), "Brier score")
+        measure = replace(measure, unit="questions")
         yield measure
         hit = np.array([s.argmax() == r for s, r in rows])
         gaps = signed_gaps(np.array([each.max() for each in shares]), hit)

@@ -112,8 +112,9 @@ class MeasureChange:
         return f"{self.task}, {self.part}{metric}"
 
     def __str__(self) -> str:
+        remedy = self.change.remedy(self.measure.unit)
         if self.is_loss:
-            return f"{self.change} nats{self.change.remedy('texts')}"
+            return f"{self.change} nats{remedy}"
         n, flips = len(self.paired), self.flips
         items = f"{n} items"
         if flips is not None:
@@ -122,7 +123,7 @@ class MeasureChange:
             lost, gained = (round(n * share.value) for share in self.beyond_chance)
             items += f" (beyond chance: {lost} and {gained})"
         mark = f"; {CANNOT_SHOW}" if self.cannot_show_forgetting else ""
-        return f"{self.change}, {items}{self.change.remedy('rows')}{mark}"
+        return f"{self.change}, {items}{remedy}{mark}"
 
     @property
     def lost_share(self) -> tuple[float, float, float] | None:
@@ -205,8 +206,11 @@ class Comparison:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every change has a verdict other than that no difference is shown."""
-        return all(each.change.verdict != "no difference shown" for each in self.changes)
+        """Whether every change has a verdict but for those that cannot show forgetting."""
+        return all(
+            each.change.verdict != "no difference shown" or each.cannot_show_forgetting
+            for each in self.changes
+        )
 
     @property
     def language(self) -> MeasureChange | None:

@@ -207,6 +207,7 @@ def scores(model: AuditedModel, items: Items, part: Part, device: torch.device) 
         texts=inputs,
         answers=tuple(names[label] for label in rows.labels),
         said=tuple(names[label] for label in predicted),
+        unit="rows",
         source=hub_source(items.task),
     )
 

@@ -99,6 +99,7 @@ class LanguageLoss:
             metric="loss",
             description=self.description,
             texts=self._inputs,
+            unit="texts",
         )
 
     def __call__(self, audited: AuditedModel) -> Floats:

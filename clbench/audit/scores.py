@@ -52,6 +52,8 @@ class ItemScores:
         The measure in words.
     texts, answers, said
         What the model was given, the right answers, and the model's own, item by item; or empty.
+    unit
+        What the items are, in the plural.
     source
         Where the items are from, as far as known: ``hub``, ``config``, ``split``, ``revision``.
     """
@@ -68,6 +70,7 @@ class ItemScores:
     texts: tuple[str, ...] = field(default=(), repr=False)
     answers: tuple[str, ...] = field(default=(), repr=False)
     said: tuple[str, ...] = field(default=(), repr=False)
+    unit: str = "items"
     source: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property

@@ -63,7 +63,9 @@ def audit(
     questions: Annotated[
         int | None,
         Option(
-            "Maximum questions per general task.", "N", default="100, or 50 with written answers"
+            "Maximum questions per general task, 20 or more.",
+            "N",
+            default="100, or 50 with written answers",
         ),
     ] = None,
     rephrase: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -297,7 +298,7 @@ def test_more_questions_are_looked_at_until_settled(hub: Path) -> None:
     )
     assert found.models[0].comparison.is_settled  # the same weights change nothing
     assert found.settings["looks"][0] == 500
-    assert "rows of boolq show a loss of" in notes[0]
+    assert "items of boolq show a loss of" in notes[0]
 
 
 def test_every_measure_is_a_test(hub: Path) -> None:
@@ -316,6 +317,7 @@ def test_flipped_questions_are_shown(hub: Path) -> None:
     assert (lost.lost, gained.lost) == (True, False)
     assert lost.texts == (one.questions[0].text,)
     assert (lost.label, lost.base, lost.tuned) == (one.questions[0].target, "a", "b")
+    assert re.search(r"; settled by about [\d,]+ questions", str(change))
     table = change.item_table(with_texts=True)
     assert table["inputs"] == [question.text for question in one.questions]
     assert table["answers"] == [question.target for question in one.questions]

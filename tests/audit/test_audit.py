@@ -287,7 +287,7 @@ def test_the_program_fails_if_asked_to(
     assert re.search(r"^tiny: features of synthetic/sentiment \(\d+ s\)$", shown.err, re.MULTILINE)
     # What the rows can show is said before they are scored.
     first = re.search(
-        "^100 rows of synthetic/sentiment show a loss of .*$", shown.err, re.MULTILINE
+        "^100 items of synthetic/sentiment show a loss of .*$", shown.err, re.MULTILINE
     )
     assert first
     assert first.start() < shown.err.index("tiny: features of")
