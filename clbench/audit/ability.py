@@ -14,9 +14,10 @@ from huggingface_hub import constants
 from scipy.special import softmax
 from transformers import PreTrainedTokenizerBase, StopStringCriteria
 
-from clbench.audit.items import check_count, finite
+from clbench.audit.items import finite
 from clbench.audit.models import AuditedModel
 from clbench.audit.scores import Floats, ItemScores, Part, keys_of
+from clbench.audit.settings import check_count
 from clbench.core.errors import DataError, SettingsError, join_names, named
 from clbench.models.answering import write
 from clbench.models.checkpoint import load_tokenizer

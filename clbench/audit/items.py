@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -12,6 +11,7 @@ import torch
 
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
 from clbench.audit.scores import SEPARATOR, Bools, ItemScores, Part, keys_of
+from clbench.audit.settings import FEWEST_ROWS, check_count
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, SettingsError, named
 from clbench.core.seeds import numpy_stream
 from clbench.measure.rows import embed_rows, fit_classes, map_rows
@@ -37,8 +37,6 @@ BUILT_IN = (
 REAL_TASKS = ("glue/sst2", "glue/cola", "glue/mrpc", "glue/rte")
 """What models without a language-model head are probed on where rows can be had."""
 FOLDS = 5
-FEWEST_ROWS = 50
-"""Fewest rows of a task; below, hardly any loss can be shown."""
 MAX_LENGTH = 128
 """Tokens after which a row is cut."""
 
@@ -121,12 +119,6 @@ class Items:
         rest = np.setdiff1d(np.arange(len(labels)), first)
         one, two = (self._in_folds(self.task, self.rows.take(at), rng) for at in (first, rest))
         return one, two
-
-
-def check_count(name: str, value: object, least: int = 0) -> None:
-    """Raise a SettingsError unless a setting is a whole number of `least` or more, of 64 bits."""
-    if not isinstance(value, Integral) or not least <= int(value) < 2**63:
-        raise SettingsError(f"{named(name, value)}: must be {least} or more, below 2⁶³.")
 
 
 def load_items(

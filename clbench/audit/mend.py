@@ -12,6 +12,7 @@ from clbench.audit.changes import UNCHANGED, Change, Flips, judge
 from clbench.audit.items import Items, has_head_for, hits, load_items
 from clbench.audit.models import AuditedModel, load_base, load_tuned
 from clbench.audit.scores import Bools, Part
+from clbench.audit.settings import MARGIN
 from clbench.audit.weights import BASE, DEPTHS, TUNED, Mixer, Mixture
 from clbench.core.errors import SettingsError, count, named
 from clbench.core.user_code import own_state
@@ -27,7 +28,6 @@ GROUP_ALPHAS = (0.0, 0.5, 1.0)
 TRIMS = (0.05, 0.2, 0.5)
 """Shares of the change of each weight tensor that trimming keeps, the largest entries."""
 SWEEP_ROWS = 200
-MARGIN = 0.02
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def mend(
     Parameters
     ----------
     base, tuned, data, device, seed, tell
-        As in `clbench.audit.audit.audit`.
+        As in `clbench.audit.audit.audit` and its settings.
     keep, learn
         Tasks that the base model can do, and the task that the tuned model learned.
     rows

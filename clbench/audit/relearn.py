@@ -25,9 +25,6 @@ from clbench.models.classifier import evaluating
 from clbench.tasks.task import stratified
 from clbench.training.writing import prompt_rows
 
-RATE = 1e-5
-"""Learning rate: a fifth of 5e-5, the highest of Devlin et al. 2019 (appendix A.3). At usual rates
-a few rows destroy as much as they bring back (``docs/findings.md``)."""
 STEPS, BATCH = 40, 8
 """Steps, as in the study of ``docs/findings.md``, and rows in each."""
 LENGTH = 256
