@@ -19,7 +19,7 @@ from clbench.audit.relearn import Relearner
 from clbench.audit.result import Audit, Between, ModelAudit, PutBack
 from clbench.audit.scores import ItemScores, Part
 from clbench.audit.settings import FEWEST_ROWS, AuditSettings
-from clbench.audit.weights import TUNED, Mixer, drift, groups_of
+from clbench.audit.weights import TUNED, Mixer, drift, groups_of, same_if_rounded
 from clbench.core.errors import ModelError, SettingsError, join_names, named
 from clbench.core.files import digest
 from clbench.core.user_code import own_state
@@ -245,6 +245,8 @@ class Auditor:
         if before.weights["features"] == after.weights["features"] and not comparison.identical:
             where = "of the encoder" if self.base.is_encoder_decoder else "below the head"
             yield f"All weights {where} are the base model's."
+        if kind := same_if_rounded(self.base, model):
+            yield f"All weights are the base model's once both are rounded to {kind}."
 
     def _without_behaviour(self, model: AuditedModel) -> Iterator[str]:
         """Yield why the own heads of base and tuned model are not compared."""
