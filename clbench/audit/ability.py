@@ -77,13 +77,13 @@ class Answers:
     said, shares
         What was chosen or written in the first wording, and the probabilities of the choices.
     unstable
-        Share of items and pairs of wordings in which just one answer is right.
+        Shape (n,): share of pairs of wordings in which just one answer is right.
     """
 
     marks: Floats
     said: Sequence[str]
-    shares: Sequence[Floats] = ()
-    unstable: float = 0.0
+    shares: Sequence[Floats]
+    unstable: Floats
 
     @property
     def right(self) -> Floats:
@@ -118,8 +118,21 @@ def answer(model: AuditedModel, asked: Asked, device: torch.device) -> Answers:
         said = said or texts
     table, w = np.array(marks, np.float64), asked.wordings
     often = table[:, :, 0].sum(0)
-    unstable = float(np.mean(often * (w - often))) / max(1, w * (w - 1) // 2)
+    unstable = often * (w - often) / max(1, w * (w - 1) // 2)
     return Answers(table.mean(0), said, shares, unstable)
+
+
+def answer_new(
+    model: AuditedModel, asked: Asked, device: torch.device, known: dict[str, tuple[Any, ...]]
+) -> Answers:
+    """Return what a model answers, and keep it by item in `known`, where it is not asked again."""
+    new = {k: q for k, q in zip(asked.keys, asked.questions, strict=True) if k not in known}
+    if new:
+        own = answer(model, replace(asked, questions=[*new.values()]), device)
+        shares = own.shares or [np.empty(0)] * len(new)
+        known |= zip(new, zip(own.marks, own.said, shares, own.unstable, strict=True), strict=True)
+    marks, said, shares, unstable = zip(*(known[key] for key in asked.keys), strict=True)
+    return Answers(np.array(marks), said, shares, np.array(unstable))
 
 
 Reader = tuple[Any, PreTrainedTokenizerBase]
@@ -201,7 +214,7 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
         if task.axis not in each.parts:
             continue
         note = f"{task.name}, in {each.wordings} wordings: of two wordings of a prompt, just one "
-        note += f"gets the right answer on {own.unstable:.1%} of the items."
+        note += f"gets the right answer on {own.unstable.mean():.1%} of the items."
         measure = ItemScores(
             task.name,
             cast(Part, task.axis),

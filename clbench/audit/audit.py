@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,7 @@ def audit(
         material.lessons(sized, where)  # raises errors before the work
     if material.sizes:
         note(planning.plan(material.sizes, tests, settings.detect))
+    known: dict[tuple[str, str], dict[str, tuple[Any, ...]]] = {}
     for rows, alpha in zip(looks, spend(looks), strict=True):
         if rows != looks[0]:
             note("Not all comparisons are settled: looking at more items of each task.")
@@ -129,15 +130,16 @@ def audit(
         loss = LanguageLoss(first, corpus, texts, settings.seed, where)
         last = rows == looks[-1]
         chosen = material if last else Material.load(base, sized, rows / looks[0])
-        auditor = Auditor(first, chosen, loss, where, settings.margin, generic, tell, alpha)
+        how = settings.margin, generic, tell, alpha, known
+        auditor = Auditor(first, chosen, loss, where, *how)
         before, *afters = map(auditor.look, (first, *models))
         comparisons = [auditor.compare(before, after) for after in afters]
         if all(comparison.is_settled for comparison in comparisons):
             break
     relearner = None
     if settings.relearn is not None:
-        how = settings.relearn, settings.relearn_rate, settings.margin, tell
-        relearner = Relearner(first, chosen.lessons(sized, where), *how)
+        more = settings.relearn, settings.relearn_rate, settings.margin, tell
+        relearner = Relearner(first, chosen.lessons(sized, where), *more)
     compared = read_corpus(corpus, DRIFT_TEXTS, settings.seed, held_out=True)
     audits = []
     title, *titles = titles_of((base, *tuned))
@@ -196,6 +198,8 @@ class Auditor:
     tell: Callable[[str], None]
     alpha: float = ALPHA
     """Error rate of a comparison."""
+    known: dict[tuple[str, str], dict[str, tuple[Any, ...]]] = field(default_factory=dict)
+    """What earlier looks found, by model and task."""
 
     def look(self, model: AuditedModel) -> Observation:
         """Return what a model scores and answers."""
@@ -209,7 +213,8 @@ class Auditor:
         answers = []
         for asked in self.material.asked if model.answers else ():
             self.tell(f"{model.name}: {asked.task.name}")
-            answers.append(ability.answer(model, asked, self.device))
+            known = self.known.setdefault((model.name, asked.task.name), {})
+            answers.append(ability.answer_new(model, asked, self.device, known))
         scores += ability.scores(self.material.asked[: len(answers)], answers)
         self.tell(f"{model.name}: language")
         language = self.loss.scores(model)

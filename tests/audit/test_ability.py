@@ -111,12 +111,12 @@ def test_an_item_in_several_wordings_scores_the_mean(model: AuditedModel, hub: P
     found = ability.answer(model, replace(one, wordings=3), CPU)
     np.testing.assert_allclose(found.right, np.mean(apart, 0))
     differ = np.mean([apart[i] != apart[j] for i in range(3) for j in range(i)])
-    np.testing.assert_allclose(found.unstable, differ)
+    np.testing.assert_allclose(found.unstable.mean(), differ)
 
 
 def answers(right: list[float], **more: Any) -> Answers:
     marks = np.array([right, more.pop("formed", right), right]).T
-    return Answers(marks, ["a"] * len(right), **more)
+    return Answers(marks, ["a"] * len(right), more.get("shares", ()), np.zeros(len(right)))
 
 
 def test_scores_by_hand(hub: Path) -> None:
@@ -299,6 +299,28 @@ def test_more_questions_are_looked_at_until_settled(hub: Path) -> None:
     assert found.models[0].comparison.is_settled  # the same weights change nothing
     assert found.settings["looks"][0] == 500
     assert "items of boolq show a loss of" in notes[0]
+
+
+def test_a_further_look_asks_new_questions_only(
+    model: AuditedModel, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, sizes, known = ability.answer, [], dict[str, Any]()
+
+    def counted(model: AuditedModel, asked: Asked, device: torch.device) -> Answers:
+        sizes.append(len(asked.questions))
+        return plain(model, asked, device)
+
+    monkeypatch.setattr(ability, "answer", counted)
+    for name, first, second in (("bbh", 10, 20), ("gsm8k", 2, 3)):  # ranked, and written
+        known.clear()
+        ability.answer_new(model, asked(name, hub, first), CPU, known)
+        both = asked(name, hub, second)
+        found, whole = ability.answer_new(model, both, CPU, known), plain(model, both, CPU)
+        assert list(found.said) == list(whole.said)
+        np.testing.assert_array_equal(found.marks, whole.marks)
+        for one, two in zip(found.shares, whole.shares, strict=bool(whole.shares)):
+            np.testing.assert_allclose(one, two, atol=1e-5)
+    assert sizes == [10, 10, 2, 1]
 
 
 def test_every_measure_is_a_test(hub: Path) -> None:
