@@ -87,14 +87,11 @@ class Paired:
     ----------
     keys, base, tuned
         The items, and both models' scores, shape (n,).
-    unpaired
-        Items that only one of the two has.
     """
 
     keys: tuple[str, ...]
     base: Floats
     tuned: Floats
-    unpaired: int = 0
 
     @classmethod
     def of(cls, base: ItemScores, tuned: ItemScores) -> Self:
@@ -104,12 +101,7 @@ class Paired:
         at = {key: i for i, key in enumerate(tuned.keys)}
         both = [(i, at[key]) for i, key in enumerate(base.keys) if key in at]
         ones, twos = np.array(both, dtype=np.int64).reshape(-1, 2).T
-        return cls(
-            tuple(base.keys[i] for i in ones),
-            base.scores[ones],
-            tuned.scores[twos],
-            len(base.keys) + len(tuned.keys) - 2 * len(both),
-        )
+        return cls(tuple(base.keys[i] for i in ones), base.scores[ones], tuned.scores[twos])
 
     def __len__(self) -> int:
         return len(self.keys)
