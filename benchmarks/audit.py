@@ -48,7 +48,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from clbench.audit.audit import MARGIN, TEXTS, Auditor
+from clbench.audit.audit import Auditor
 from clbench.audit.changes import Flips, Sample, judge, mean_change
 from clbench.audit.comparison import compare
 from clbench.audit.items import DEFAULT_TASKS, load_items
@@ -56,6 +56,7 @@ from clbench.audit.language import LanguageLoss
 from clbench.audit.material import Material, Source
 from clbench.audit.models import AuditedModel, load_base
 from clbench.audit.scores import ItemScores
+from clbench.audit.settings import MARGIN, TEXTS
 from clbench.results.statistics import ALPHA
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Rows

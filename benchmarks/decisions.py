@@ -28,8 +28,8 @@ from clbench.audit.changes import Flips
 from clbench.audit.comparison import Comparison, compare
 from clbench.audit.gate import Gate, Requirement
 from clbench.audit.planning import looks, rows_needed
-from clbench.audit.result import MARGIN
 from clbench.audit.scores import ItemScores, Paired
+from clbench.audit.settings import MARGIN
 from clbench.results.statistics import ALPHA, spend
 
 Random = np.random.Generator

@@ -32,7 +32,7 @@ from clbench.audit.changes import judge, mean_change
 from clbench.audit.logs.audit import audit_logs
 from clbench.audit.logs.noise import RunNoise
 from clbench.audit.logs.scores import LoggedScores
-from clbench.audit.result import MARGIN
+from clbench.audit.settings import MARGIN
 
 SIZES = (50, 100, 200, 500)
 LEVELS = (0.95, 0.995)

@@ -14,10 +14,10 @@ from huggingface_hub import constants
 from scipy.special import softmax
 from transformers import PreTrainedTokenizerBase, StopStringCriteria
 
-from clbench.audit.comparison import Flipped
-from clbench.audit.items import check_count, finite
+from clbench.audit.items import finite
 from clbench.audit.models import AuditedModel
 from clbench.audit.scores import Floats, ItemScores, Part, keys_of
+from clbench.audit.settings import check_count
 from clbench.core.errors import DataError, SettingsError, join_names, named
 from clbench.models.answering import write
 from clbench.models.checkpoint import load_tokenizer
@@ -77,13 +77,13 @@ class Answers:
     said, shares
         What was chosen or written in the first wording, and the probabilities of the choices.
     unstable
-        Share of items and pairs of wordings in which just one answer is right.
+        Shape (n,): share of pairs of wordings in which just one answer is right.
     """
 
     marks: Floats
     said: Sequence[str]
-    shares: Sequence[Floats] = ()
-    unstable: float = 0.0
+    shares: Sequence[Floats]
+    unstable: Floats
 
     @property
     def right(self) -> Floats:
@@ -118,8 +118,21 @@ def answer(model: AuditedModel, asked: Asked, device: torch.device) -> Answers:
         said = said or texts
     table, w = np.array(marks, np.float64), asked.wordings
     often = table[:, :, 0].sum(0)
-    unstable = float(np.mean(often * (w - often))) / max(1, w * (w - 1) // 2)
+    unstable = often * (w - often) / max(1, w * (w - 1) // 2)
     return Answers(table.mean(0), said, shares, unstable)
+
+
+def answer_new(
+    model: AuditedModel, asked: Asked, device: torch.device, known: dict[str, tuple[Any, ...]]
+) -> Answers:
+    """Return what a model answers, and keep it by item in `known`, where it is not asked again."""
+    new = {k: q for k, q in zip(asked.keys, asked.questions, strict=True) if k not in known}
+    if new:
+        own = answer(model, replace(asked, questions=[*new.values()]), device)
+        shares = own.shares or [np.empty(0)] * len(new)
+        known |= zip(new, zip(own.marks, own.said, shares, own.unstable, strict=True), strict=True)
+    marks, said, shares, unstable = zip(*(known[key] for key in asked.keys), strict=True)
+    return Answers(np.array(marks), said, shares, np.array(unstable))
 
 
 Reader = tuple[Any, PreTrainedTokenizerBase]
@@ -201,7 +214,7 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
         if task.axis not in each.parts:
             continue
         note = f"{task.name}, in {each.wordings} wordings: of two wordings of a prompt, just one "
-        note += f"gets the right answer on {own.unstable:.1%} of the items."
+        note += f"gets the right answer on {own.unstable.mean():.1%} of the items."
         measure = ItemScores(
             task.name,
             cast(Part, task.axis),
@@ -210,6 +223,10 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
             chance=float(np.mean(1 / np.array(counts))) if task.choices else None,
             choices=counts[0] if task.choices and len({*counts}) == 1 else None,
             description=note if each.wordings > 1 else "",
+            texts=tuple(question.text for question in each.questions),
+            answers=tuple(question.target for question in each.questions),
+            said=tuple(own.said) if each.wordings == 1 else (),
+            unit="questions",
             source={} if task.configs else _source(task),
         )
         yield measure
@@ -219,7 +236,8 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
     kept = [(a, own) for a, own in pairs if "format" in a.parts and a.task.form]
     if kept:
         formed = np.concatenate([own.marks[:, 1] for _, own in kept])
-        yield ItemScores("written answers", "format", formed, _keys(kept), "in form")
+        keys = _keys(kept)
+        yield ItemScores("written answers", "format", formed, keys, "in form", unit="questions")
     kept = [(a, own) for a, own in pairs if "calibration" in a.parts and a.task.choices]
     if kept:
         shares = [each for _, own in kept for each in own.shares]
@@ -227,6 +245,7 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
         rows = [*zip(shares, rights, strict=True)]
         brier = np.array([((s - np.eye(len(s))[r]) ** 2).sum() for s, r in rows])
         measure = ItemScores("ranked answers", "calibration", -brier, _keys(kept), "Brier score")
+        measure = replace(measure, unit="questions")
         yield measure
         hit = np.array([s.argmax() == r for s, r in rows])
         gaps = signed_gaps(np.array([each.max() for each in shares]), hit)
@@ -247,15 +266,6 @@ def tests(asked: Sequence[Asked]) -> int:
     axes = sum(each.task.axis in each.parts for each in asked)
     pooled = {part for each in asked for part in each.parts & {"format", "calibration"}}
     return axes + len(pooled)
-
-
-def flipped(asked: Asked, base: Answers, tuned: Answers, most: int) -> Iterator[Flipped]:
-    """Yield the first questions that the tuned model lost, then those that it gained."""
-    for lost in (True, False):
-        yes, no = (base.right, tuned.right) if lost else (tuned.right, base.right)
-        for i in ((yes == 1) & (no == 0)).nonzero()[0][:most]:
-            question = asked.questions[i]
-            yield Flipped((question.text,), question.target, base.said[i], tuned.said[i], lost)
 
 
 def signed_gaps(confidence: Floats, hit: np.typing.NDArray[np.bool_]) -> Floats:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,16 @@ from typing import Any
 import torch
 
 from clbench.audit import ability, items, planning
-from clbench.audit import relearn as relearning
-from clbench.audit.comparison import Comparison, Flipped, compare
+from clbench.audit.comparison import Comparison, compare
 from clbench.audit.gate import Gate
-from clbench.audit.language import FEWEST_TEXTS, LanguageLoss
-from clbench.audit.material import Material, Source, reach
+from clbench.audit.language import LanguageLoss
+from clbench.audit.material import Material
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
-from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, PutBack, check_change
+from clbench.audit.relearn import Relearner
+from clbench.audit.result import Audit, Between, ModelAudit, PutBack
 from clbench.audit.scores import ItemScores, Part
-from clbench.audit.weights import TUNED, Mixer, drift, groups_of
+from clbench.audit.settings import FEWEST_ROWS, AuditSettings
+from clbench.audit.weights import TUNED, Mixer, drift, groups_of, same_if_rounded
 from clbench.core.errors import ModelError, SettingsError, join_names, named
 from clbench.core.files import digest
 from clbench.core.user_code import own_state
@@ -27,32 +28,32 @@ from clbench.results.statistics import ALPHA, spend
 from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
 
-TEXTS = 300
-"""Held-out texts of the language loss."""
 DRIFT_TEXTS = 200
 """Texts on which hidden states are compared."""
-MOST_SHOWN = 20
-"""Flipped items of each kind that are kept to be read."""
-
-Key = tuple[Part, str]
 
 
-def identify(base: str, tuned: Sequence[str], seed: int = 0, **settings: object) -> str:
+def with_tasks(settings: AuditSettings, base: str) -> AuditSettings:
+    """Return settings with the tasks of `items.default_tasks` if they name none."""
+    return replace(settings, tasks=settings.tasks or items.default_tasks(base, settings.data))
+
+
+def identify(base: str, tuned: Sequence[str], settings: AuditSettings) -> str:
     """Return a digest of what makes two audits the same: the models' contents, and settings.
 
-    `detect` and `until_settled` count only where they are set.
     Raises a ClbenchError if no tuned model is given, one is given twice, or one is not found.
     """
     if not tuned:
         raise SettingsError("there is no tuned model to audit. Name at least one.")
-    settings = {k: v for k, v in settings.items() if v or k not in ("detect", "until_settled")}
     names: dict[str, str] = {}
     for name in tuned:
         if (content := json.dumps(identity(name))) in names:
             twice = f"twice, first as {names[content]!r}"
             raise SettingsError(f"model {name!r} is given {twice}. Name each tuned model once.")
         names[content] = name
-    key = [identity(base), [*names], seed, settings]
+    own = {name: getattr(settings, name) for name in ("tasks", "data", "corpus")}
+    more = {name: getattr(settings, name) for name in ("detect", "until_settled")}
+    own |= settings.numbers() | {name: value for name, value in more.items() if value}
+    key = [identity(base), [*names], settings.seed, own]
     return digest(json.dumps(key, sort_keys=True, default=str))
 
 
@@ -61,24 +62,11 @@ def audit(
     base: str,
     tuned: Sequence[str],
     *,
-    tasks: Sequence[str] = (),
-    data: str | Path | None = None,
-    corpus: str = "built-in",
-    rows: int = 500,
-    questions: int | None = None,
-    rephrase: int = 1,
-    texts: int = TEXTS,
-    margin: float = MARGIN,
-    detect: float | None = None,
-    until_settled: bool = False,
     gate: Gate | None = None,
-    localise: bool = False,
-    relearn: int | None = None,
-    relearn_rate: float = relearning.RATE,
     device: str = "auto",
-    seed: int = 0,
     tell: Callable[[str], None] = lambda text: None,
     note: Callable[[str], None] = lambda text: None,
+    **options: Any,
 ) -> Audit:
     """Return what tuned models lost of their base model.
 
@@ -86,74 +74,28 @@ def audit(
     ----------
     base, tuned
         Built-in models, folders, or names on the hub; tuned ones may be PEFT adapters in folders.
-    tasks
-        Tasks to probe: names, or suite files for all of their own tasks; and general tasks of
-        language models, as `clbench.audit.ability.chosen` names them. By default those of
-        `clbench.audit.items.default_tasks`.
-    data
-        Folder with copies of hub repositories, such as ``data/glue``.
-    corpus
-        ``built-in``, ``wiki40b/en``, or a file with one text per line, of which a tenth is read.
-    rows, texts
-        Most rows of each task, and held-out texts of the language loss.
-    questions
-        Most questions of each general task; by default 100, or 50 where answers are written.
-    rephrase
-        In how many wordings each general question is asked.
-    margin
-        Largest change that does not matter, in accuracy and in nats.
-    detect
-        Loss of accuracy that the rows shall show with 80 % power: it chooses their number instead
-        of `rows`, as far as the tasks have so many.
-    until_settled
-        Whether to go on with twice as many rows and texts, twice at most, until every change has a
-        verdict. The error rate is spent over these looks.
     gate
         What must hold for each tuned model.
-    localise
-        Whether to restore the base model's weights in one group of layers at a time, and score
-        again.
-    relearn, relearn_rate
-        Training rows on which copies of the models relearn each task whose loss in behaviour is
-        shown, and the learning rate; see `clbench.audit.relearn`.
     device
         ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-    seed
-        Seed of rows, folds and masks.
     tell, note
         Called with a line on what is being done, and with one to keep, such as on the loss that the
         rows can show.
+    options
+        Those of `clbench.audit.settings.AuditSettings`.
 
     Raises
     ------
     ClbenchError
         Before any long work: if a model, a task or the corpus cannot be used.
     """
-    check_change("margin", margin)
-    check_change("detect", detect)
-    check_change("relearn_rate", relearn_rate)
-    items.check_count("rows", rows, items.FEWEST_ROWS)
-    items.check_count("texts", texts, FEWEST_TEXTS)
-    items.check_count("seed", seed)
-    tasks = tuple(tasks) or items.default_tasks(base, data)
-    general, _ = ability.chosen(tasks)
-    if rephrase != 1 and not general:
+    settings = with_tasks(AuditSettings(**options), base)
+    key, where = identify(base, tuned, settings), resolve_device(device)
+    general, _ = ability.chosen(settings.tasks)
+    if settings.rephrase != 1 and not general:
         raise SettingsError(f"{named('rephrase')} is for general tasks, but there are none.")
-    if detect is not None and questions is not None:
-        both = f"{named('detect')} chooses the number of questions"
-        raise SettingsError(f"{both}. Leave {named('questions')} out.")
-    settings: dict[str, Any] = {"rows": rows, "texts": texts, "margin": margin}
-    if questions is not None or rephrase != 1:
-        settings |= {"questions": questions, "rephrase": rephrase}
-    if relearn is not None:
-        items.check_count("relearn", relearn, 1)
-        settings |= {"relearn": relearn, "relearn_rate": relearn_rate}
-    more: dict[str, Any] = {**settings, "detect": detect, "until_settled": until_settled}
-    key = identify(base, tuned, seed, tasks=tasks, data=data, corpus=corpus, **more)
-    where = resolve_device(device)
-    corpus = resolve_corpus(corpus, Path.cwd(), named("corpus"))
-    source = Source(tasks, base, None if data is None else Path(data), seed, rephrase)
-    material = source.load(rows, questions)
+    corpus = resolve_corpus(settings.corpus, Path.cwd(), named("corpus"))
+    material = Material.load(base, settings)
     if gate is not None:
         gate.check([*material.sizes])
     tell("loading models")
@@ -164,89 +106,74 @@ def audit(
             f"Name classification tasks in {named('tasks')}."
         )
     models = [load_tuned(name, first) for name in tuned]
-    generic = tasks != items.DEFAULT_TASKS
-    tests = material.tests(first, generic=generic)
-    if detect is not None:
-        rows = max(items.FEWEST_ROWS, planning.rows_needed(detect, tests))
-        questions = rows if material.asked else questions
-    times = planning.LOOKS[-1] if until_settled else 1
-    if times > 1 or rows != settings["rows"]:
-        material = source.load(rows, questions, times)
-    most = reach(material, rows, questions) if until_settled else rows
-    looks = planning.looks(rows, most)
-    if relearn is not None:
-        source.lessons(material, relearn, where)  # raises errors before the work
-    if sizes := material.sizes:
-        note(planning.plan(sizes, tests, detect))
-    for count, alpha in zip(looks, spend(looks), strict=True):
-        if count != rows:
+    generic = settings.tasks != items.DEFAULT_TASKS
+    tests, sized = material.tests(first, generic=generic), settings
+    if settings.detect is not None:
+        rows = max(FEWEST_ROWS, planning.rows_needed(settings.detect, tests))
+        sized = replace(
+            settings, rows=rows, questions=rows if material.asked else None, detect=None
+        )
+    times = planning.LOOKS[-1] if settings.until_settled else 1
+    if times > 1 or sized is not settings:
+        material = Material.load(base, sized, times)
+    looks = planning.looks(sized.rows, material.reach(sized) if times > 1 else sized.rows)
+    if settings.relearn is not None:
+        material.lessons(sized, where)  # raises errors before the work
+    if material.sizes:
+        note(planning.plan(material.sizes, tests, settings.detect))
+    known: dict[tuple[str, str], dict[str, tuple[Any, ...]]] = {}
+    for rows, alpha in zip(looks, spend(looks), strict=True):
+        if rows != looks[0]:
             note("Not all comparisons are settled: looking at more items of each task.")
         tell("preparing texts")
-        wanted = texts * count // looks[0]
-        loss = LanguageLoss(first, corpus, wanted, seed, where)
-        last = count == looks[-1]
-        chosen = material if last else source.load(rows, questions, count / rows)
-        auditor = Auditor(first, chosen, loss, where, margin, generic, tell, alpha)
-        before, *afters = [auditor.look(model) for model in (first, *models)]
+        texts = settings.texts * rows // looks[0]
+        loss = LanguageLoss(first, corpus, texts, settings.seed, where)
+        last = rows == looks[-1]
+        chosen = material if last else Material.load(base, sized, rows / looks[0])
+        how = settings.margin, generic, tell, alpha, known
+        auditor = Auditor(first, chosen, loss, where, *how)
+        before, *afters = map(auditor.look, (first, *models))
         comparisons = [auditor.compare(before, after) for after in afters]
         if all(comparison.is_settled for comparison in comparisons):
             break
     relearner = None
-    if relearn is not None:
-        lessons = source.lessons(chosen, relearn, where)
-        relearner = relearning.Relearner(first, lessons, relearn, relearn_rate, margin, tell)
-    compared = read_corpus(corpus, DRIFT_TEXTS, seed, held_out=True)
+    if settings.relearn is not None:
+        more = settings.relearn, settings.relearn_rate, settings.margin, tell
+        relearner = Relearner(first, chosen.lessons(sized, where), *more)
+    compared = read_corpus(corpus, DRIFT_TEXTS, settings.seed, held_out=True)
     audits = []
     title, *titles = titles_of((base, *tuned))
     for model, name, after, comparison in zip(models, titles, afters, comparisons, strict=True):
         tell(f"{model.name}: weights and hidden states")
-        layers = drift(first, model, compared, where)
-        regained = tuple(auditor.put_back(model, after)) if localise else ()
-        decision = None if gate is None else gate.decide(comparison)
-        notes = (*first.notes, *model.notes, *auditor.without_behaviour(model, comparison))
-        if before.weights["features"] == after.weights["features"] and not comparison.identical:
-            where_same = "of the encoder" if first.is_encoder_decoder else "below the head"
-            notes = (*notes, f"All weights {where_same} are the base model's.")
+        layers = tuple(drift(first, model, compared, where))
+        regained = tuple(auditor.put_back(model, after)) if settings.localise else ()
         relearned = relearner(model, comparison) if relearner else ()
+        notes = *first.notes, *model.notes, *auditor.notes(model, before, after, comparison)
         if relearner and not relearned:
             notes = (*notes, "Nothing to relearn: no loss in behaviour or an axis is shown.")
-        findings = comparison, tuple(layers), regained, relearned
-        audits.append(ModelAudit(name, *findings, notes, decision))
+        decision = None if gate is None else gate.decide(comparison)
+        audits.append(ModelAudit(name, comparison, layers, regained, relearned, notes, decision))
     pairs = zip(combinations(titles, 2), combinations(afters, 2), strict=True)
+    spent = {"looks": list(looks), "alpha": alpha} if settings.until_settled else {}
+    described = (each.description for each in before.scores[1:] if each.description)
     return Audit(
         title,
         tuple(audits),
         tuple(Between(one, two, auditor.compare(*pair)) for (one, two), pair in pairs),
-        {
-            "tasks": [*sizes],
-            "corpus": corpus_name(corpus),
-            **settings,
-            "rows": count,
-            "texts": wanted,
-            "seed": seed,
-            **({"looks": list(looks), "alpha": alpha} if until_settled else {}),
-        },
-        (
-            *([] if generic else [items.BUILT_IN]),
-            *material.notes,
-            *(each.description for each in before.scores[1:] if each.description),
-            *(
-                f"{each.name}: {each.training} of the {len(each.rows)} rows are from its training "
-                "set; a model tuned on them looks better than it is."
-                for each in chosen.probed
-                if each.training
-            ),
-        ),
+        {"tasks": [*material.sizes], "corpus": corpus_name(corpus)}
+        | settings.numbers()
+        | {"rows": rows, "texts": texts, "seed": settings.seed}
+        | spent,
+        (*([] if generic else [items.BUILT_IN]), *chosen.notes, *described),
         key,
     )
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a model scored, what it predicts for each row of each task, and its weights."""
+    """What a model scored, what it answers to general tasks, and its weights."""
 
     scores: tuple[ItemScores, ...]
-    predictions: dict[Key, items.Ints]
     weights: dict[Part, str]  # what decides each part: their digest, and the configuration
     head: HeadKind | None
     answers: Sequence[ability.Answers] = ()
@@ -271,23 +198,23 @@ class Auditor:
     tell: Callable[[str], None]
     alpha: float = ALPHA
     """Error rate of a comparison."""
+    known: dict[tuple[str, str], dict[str, tuple[Any, ...]]] = field(default_factory=dict)
+    """What earlier looks found, by model and task."""
 
     def look(self, model: AuditedModel) -> Observation:
-        """Return what a model predicts."""
+        """Return what a model scores and answers."""
         parts: tuple[Part, ...] = ("features", "behaviour")
-        predictions: dict[Key, items.Ints] = {}
         scores = []
         for part in parts:
             for each in self.material.probed:
                 if part == "features" or items.has_head_for(model, each, generic=self.generic):
                     self.tell(f"{model.name}: {part} of {each.name}")
-                    predicted = items.predict(model, each, part, self.device)
-                    predictions[part, each.name] = predicted
-                    scores.append(items.scores(each, part, predicted))
+                    scores.append(items.scores(model, each, part, self.device))
         answers = []
         for asked in self.material.asked if model.answers else ():
             self.tell(f"{model.name}: {asked.task.name}")
-            answers.append(ability.answer(model, asked, self.device))
+            known = self.known.setdefault((model.name, asked.task.name), {})
+            answers.append(ability.answer_new(model, asked, self.device, known))
         scores += ability.scores(self.material.asked[: len(answers)], answers)
         self.tell(f"{model.name}: language")
         language = self.loss.scores(model)
@@ -296,23 +223,11 @@ class Auditor:
             "behaviour": digest_of(model.model) + model.computation,
         }
         weights |= {each.part: weights["behaviour"] for each in scores if each.part != "features"}
-        return Observation((language, *scores), predictions, weights, model.head, answers)
+        return Observation((language, *scores), weights, model.head, answers)
 
     def compare(self, before: Observation, after: Observation) -> Comparison:
         """Return the changes between two models, judged as one family."""
-        by_name = {each.name: each for each in self.material.probed}
         same_head = before.head == after.head
-
-        def flipped(own: ItemScores) -> Sequence[Flipped]:
-            if own.task in by_name:
-                return tuple(_flipped(by_name[own.task], before, after, (own.part, own.task)))
-            for asked, one, two in zip(
-                self.material.asked, before.answers, after.answers, strict=False
-            ):
-                if asked.task.name == own.task and own.primary and asked.wordings == 1:
-                    return tuple(ability.flipped(asked, one, two, MOST_SHOWN))
-            return ()
-
         return compare(
             before.scores,
             [s for s in after.scores if s.part != "behaviour" or same_head],
@@ -321,16 +236,25 @@ class Auditor:
                 part for part, own in before.weights.items() if own == after.weights.get(part)
             ],
             identical=before.weights == after.weights,
-            flipped=flipped,
             alpha=self.alpha,
         )
 
-    def without_behaviour(self, model: AuditedModel, comparison: Comparison) -> Iterator[str]:
-        """Yield why the own heads of base and tuned model are not compared, if they are not."""
+    def notes(
+        self, model: AuditedModel, before: Observation, after: Observation, comparison: Comparison
+    ) -> Iterator[str]:
+        """Yield what a reader should know: why heads are not compared, and equal weights."""
         if self.material.asked and not model.answers:
             yield f"No general tasks: {model.name} has no language-model head."
-        if not self.material.probed or any(task.part == "behaviour" for task in comparison.tasks):
-            return
+        if self.material.probed and all(task.part != "behaviour" for task in comparison.tasks):
+            yield from self._without_behaviour(model)
+        if before.weights["features"] == after.weights["features"] and not comparison.identical:
+            where = "of the encoder" if self.base.is_encoder_decoder else "below the head"
+            yield f"All weights {where} are the base model's."
+        if kind := same_if_rounded(self.base, model):
+            yield f"All weights are the base model's once both are rounded to {kind}."
+
+    def _without_behaviour(self, model: AuditedModel) -> Iterator[str]:
+        """Yield why the own heads of base and tuned model are not compared."""
         base = self.base
         if lacking := [each.title for each in (base, model) if each.head is None]:
             yield f"No behaviour: {lacking[0]} has no head of its own."
@@ -362,21 +286,3 @@ class Auditor:
                 losses = self.loss(model)
             regained = -float(losses.mean()) - after.mean("language")
             yield PutBack(group.name, sum(gains) / max(1, len(gains)), regained)
-
-
-def _flipped(
-    task: items.Items, before: Observation, after: Observation, key: Key
-) -> Iterator[Flipped]:
-    """Yield the first items that the tuned model lost, then those that it gained."""
-    one, two, labels = before.predictions[key], after.predictions[key], task.rows.labels
-    for lost in (True, False):
-        right, wrong = (one, two) if lost else (two, one)
-        for i in ((right == labels) & (wrong != labels)).nonzero()[0][:MOST_SHOWN]:
-            names = task.task.labels
-            yield Flipped(
-                tuple(column[i] for column in task.rows.texts),
-                names[labels[i]],
-                names[one[i]],
-                names[two[i]],
-                lost,
-            )

@@ -91,11 +91,11 @@ class Change:
         values = (round(v, 3) + 0.0 for v in (self.difference, self.low, self.high))
         return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*values)
 
-    def remedy(self, kind: str) -> str:
+    def remedy(self, unit: str) -> str:
         """Return how many items would settle a change that is unclear, in words; else nothing."""
         if self.items_needed is None:
             return ""
-        return f"; settled by about {float(f'{self.items_needed:.2g}'):,.0f} {kind}"
+        return f"; settled by about {float(f'{self.items_needed:.2g}'):,.0f} {unit}"
 
     def to_json(self, key: str = "verdict") -> dict[str, Any]:
         """Return plain values, with the audit's word under `key`."""

@@ -1,6 +1,6 @@
 """Two models compared: the change of each measure, judged as one family."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -9,13 +9,15 @@ import numpy as np
 
 from clbench.audit.chance import Share, beyond_chance, p_above
 from clbench.audit.changes import UNCHANGED, Change, Flips, Sample, judge, mean_change
-from clbench.audit.scores import PARTS, ItemScores, Paired, Part
+from clbench.audit.scores import PARTS, SEPARATOR, ItemScores, Paired, Part
 from clbench.results.statistics import ALPHA, Verdict, Word
 
 LANGUAGE = "language"
 LOSSES_FIRST: Sequence[Verdict] = ("worse", "no difference shown", "better", "equivalent")
 LEAST_ABOVE = 0.05
 """Least accuracy above chance of which a share is taken: those of less are noise."""
+MOST_SHOWN = 20
+"""Flipped items of each kind that are kept to be read."""
 CANNOT_SHOW = "cannot show forgetting: the base model is not shown to be above chance"
 
 
@@ -29,10 +31,6 @@ class Flipped:
     tuned: str
     lost: bool
     """Whether it is the base model that gets it right."""
-
-
-Flippers = Callable[[ItemScores], Sequence[Flipped]]
-"""Returns some flipped items of a task."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +112,9 @@ class MeasureChange:
         return f"{self.task}, {self.part}{metric}"
 
     def __str__(self) -> str:
+        remedy = self.change.remedy(self.measure.unit)
         if self.is_loss:
-            return f"{self.change} nats{self.change.remedy('texts')}"
+            return f"{self.change} nats{remedy}"
         n, flips = len(self.paired), self.flips
         items = f"{n} items"
         if flips is not None:
@@ -124,7 +123,7 @@ class MeasureChange:
             lost, gained = (round(n * share.value) for share in self.beyond_chance)
             items += f" (beyond chance: {lost} and {gained})"
         mark = f"; {CANNOT_SHOW}" if self.cannot_show_forgetting else ""
-        return f"{self.change}, {items}{self.change.remedy('rows')}{mark}"
+        return f"{self.change}, {items}{remedy}{mark}"
 
     @property
     def lost_share(self) -> tuple[float, float, float] | None:
@@ -207,8 +206,11 @@ class Comparison:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every change has a verdict other than that no difference is shown."""
-        return all(each.change.verdict != "no difference shown" for each in self.changes)
+        """Whether every change has a verdict but for those that cannot show forgetting."""
+        return all(
+            each.change.verdict != "no difference shown" or each.cannot_show_forgetting
+            for each in self.changes
+        )
 
     @property
     def language(self) -> MeasureChange | None:
@@ -258,7 +260,6 @@ def compare(
     *,
     unchanged: Collection[Part] = (),
     identical: bool = False,
-    flipped: Flippers = lambda measure: (),
     sampled: Callable[[ItemScores, Paired], Sample] | None = None,
     alpha: float = ALPHA,
 ) -> Comparison:
@@ -272,8 +273,6 @@ def compare(
         Parts in which both models compute the same, so that nothing is tested.
     identical
         Whether all weights are the same.
-    flipped
-        Returns items to show of a measure whose items are right or wrong.
     sampled
         Returns the change to judge; by default `sample`.
     alpha
@@ -300,7 +299,8 @@ def compare(
         rate = alpha / len(p) if primary and p else alpha
         return tuple(
             MeasureChange(
-                *(each, pairs[what], changes[what], tuple(flipped(each))),
+                *(each, pairs[what], changes[what]),
+                tuple(flipped(each, after[what], pairs[what])),
                 cannot_show_forgetting=p.get(what, 0.0) >= rate or has_nothing(each, pairs[what]),
                 sample=samples[what],
             )
@@ -308,6 +308,20 @@ def compare(
         )
 
     return Comparison(judged(primary=True), identical, judged(primary=False), alpha)
+
+
+def flipped(base: ItemScores, tuned: ItemScores, pair: Paired) -> Iterator[Flipped]:
+    """Yield the first items that the tuned model lost, then those that it gained.
+
+    None without what both models said to the same items.
+    """
+    if not base.said or not tuned.said or base.keys != tuned.keys:
+        return
+    for lost in (True, False):
+        right, wrong = (pair.base, pair.tuned) if lost else (pair.tuned, pair.base)
+        for i in ((right == 1) & (wrong == 0)).nonzero()[0][:MOST_SHOWN]:
+            texts = tuple(base.texts[i].split(SEPARATOR))
+            yield Flipped(texts, base.answers[i], base.said[i], tuned.said[i], lost)
 
 
 def has_nothing(measure: ItemScores, paired: Paired) -> bool:

@@ -210,19 +210,19 @@ def find(
     else:
         known = pooled(measures)
     n = sum(len(each.paired) for each in measures)
+    more: int | None = None
     value, limit, fails = known.difference, requirement.limit, alpha / tests
     low, high = known.interval(1.0 - 2.0 * alpha)[0], known.interval(1.0 - 2.0 * fails)[1]
-    if low >= limit or high < limit:
-        word: Literal["holds", "violated", "open"] = "holds" if low >= limit else "violated"
-        word = "open" if is_blind and word == "holds" else word
-        return Finding(requirement, word, value, low, high, n, blind=is_blind)
-    more = None
-    if value != limit:
+    word: Literal["holds", "violated", "open"] = "open"
+    if low >= limit:
+        word = "open" if is_blind else "holds"
+    elif high < limit:
+        word = "violated"
+    elif value != limit:
         rate = 2.0 * (alpha if value > limit else fails)
-        more = max(
-            1, items_needed(known.variance, abs(value - limit), rate, largest=known.largest) - n
-        )
-    return Finding(requirement, "open", value, low, high, n, more, is_blind)
+        needed = items_needed(known.variance, abs(value - limit), rate, largest=known.largest)
+        more = max(1, needed - n)
+    return Finding(requirement, word, value, low, high, n, more, is_blind)
 
 
 def pooled(measures: Sequence[MeasureChange]) -> Sample:

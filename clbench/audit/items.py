@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -12,6 +11,7 @@ import torch
 
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
 from clbench.audit.scores import SEPARATOR, Bools, ItemScores, Part, keys_of
+from clbench.audit.settings import FEWEST_ROWS, check_count
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, SettingsError, named
 from clbench.core.seeds import numpy_stream
 from clbench.measure.rows import embed_rows, fit_classes, map_rows
@@ -37,8 +37,6 @@ BUILT_IN = (
 REAL_TASKS = ("glue/sst2", "glue/cola", "glue/mrpc", "glue/rte")
 """What models without a language-model head are probed on where rows can be had."""
 FOLDS = 5
-FEWEST_ROWS = 50
-"""Fewest rows of a task; below, hardly any loss can be shown."""
 MAX_LENGTH = 128
 """Tokens after which a row is cut."""
 
@@ -123,12 +121,6 @@ class Items:
         return one, two
 
 
-def check_count(name: str, value: object, least: int = 0) -> None:
-    """Raise a SettingsError unless a setting is a whole number of `least` or more, of 64 bits."""
-    if not isinstance(value, Integral) or not least <= int(value) < 2**63:
-        raise SettingsError(f"{named(name, value)}: must be {least} or more, below 2⁶³.")
-
-
 def load_items(
     names: Sequence[str], *, data: str | Path | None, rows: int, extra: int = 0, seed: int = 0
 ) -> list[Items]:
@@ -192,9 +184,9 @@ def hits(model: AuditedModel, items: Items, part: Part, device: torch.device) ->
     return right
 
 
-def scores(items: Items, part: Part, predicted: Ints) -> ItemScores:
-    """Return which rows a model got right, by the class that it predicted for each, shape (n,)."""
-    rows = items.rows
+def scores(model: AuditedModel, items: Items, part: Part, device: torch.device) -> ItemScores:
+    """Return which rows a model gets right; parameters as in `predict`."""
+    rows, predicted = items.rows, predict(model, items, part, device)
     inputs = tuple(SEPARATOR.join(map(str, row)) for row in zip(*rows.texts, strict=True))
     names = items.task.labels
     return ItemScores(
@@ -206,6 +198,8 @@ def scores(items: Items, part: Part, predicted: Ints) -> ItemScores:
         choices=len(names),
         texts=inputs,
         answers=tuple(names[label] for label in rows.labels),
+        said=tuple(names[label] for label in predicted),
+        unit="rows",
         source=hub_source(items.task),
     )
 

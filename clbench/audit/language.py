@@ -7,13 +7,13 @@ import torch
 from clbench.audit.items import MAX_LENGTH, finite
 from clbench.audit.models import AuditedModel
 from clbench.audit.scores import Floats, ItemScores, keys_of
+from clbench.audit.settings import FEWEST_TEXTS
 from clbench.core.errors import DataError
 from clbench.core.seeds import torch_stream
 from clbench.fisher import language, losses
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import resolve_precision
 
-FEWEST_TEXTS = 30
 HEAD_TEXTS, HEAD_STEPS = 1000, 150
 """Texts and steps for fitting a head that the base checkpoint lacks."""
 BATCH = 16
@@ -99,6 +99,7 @@ class LanguageLoss:
             metric="loss",
             description=self.description,
             texts=self._inputs,
+            unit="texts",
         )
 
     def __call__(self, audited: AuditedModel) -> Floats:

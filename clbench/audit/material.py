@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Self
 
 import torch
 
 from clbench.audit import ability, items, relearn
 from clbench.audit.models import AuditedModel
+from clbench.audit.settings import AuditSettings
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,29 @@ class Material:
     asked: Sequence[ability.Asked]
     notes: Sequence[str] = ()
 
+    @classmethod
+    def load(cls, base: str, settings: AuditSettings, times: float = 1.0) -> Self:
+        """Return at most `times` as many rows and questions of each task as the settings say.
+
+        `base` names the model whose tokenizer fits the questions' prompts. Raises a ClbenchError as
+        `items.load_items` and `ability.load`.
+        """
+        names, data, seed = settings.tasks, settings.folder, settings.seed
+        _, others = ability.chosen(names)
+        most = math.ceil(times * settings.rows)
+        probed = items.load_items(others, data=data, rows=most, seed=seed)
+        count, wordings = settings.questions, settings.rephrase
+        asked, notes = ability.load(
+            names, base=base, data=data, count=count, times=times, seed=seed, wordings=wordings
+        )
+        notes += [
+            f"{each.name}: {each.training} of the {len(each.rows)} rows are from its training set; "
+            "a model tuned on them looks better than it is."
+            for each in probed
+            if each.training
+        ]
+        return cls(probed, asked, notes)
+
     @property
     def sizes(self) -> dict[str, int]:
         """How many items each task has."""
@@ -39,65 +62,22 @@ class Material:
         probes = (1 + items.has_head_for(base, each, generic=generic) for each in self.probed)
         return 1 + sum(probes) + ability.tests(self.asked)
 
-
-@dataclass(frozen=True)
-class Source:
-    """Where rows and questions come from.
-
-    Attributes
-    ----------
-    tasks
-        All tasks by name, as `clbench.audit.audit.audit` takes them.
-    base
-        The base model, whose tokenizer fits the questions' prompts.
-    data
-        Folder with copies of hub repositories.
-    seed, wordings
-        Seed of the sample, and in how many wordings a question is asked.
-    """
-
-    tasks: Sequence[str]
-    base: str
-    data: Path | None
-    seed: int
-    wordings: int
-
-    def load(self, rows: int, questions: int | None, times: float = 1.0) -> Material:
-        """Return at most `times` that many rows and questions of each task.
-
-        Raises a ClbenchError as `items.load_items` and `ability.load`.
-        """
-        _, others = ability.chosen(self.tasks)
-        most = math.ceil(times * rows)
-        probed = items.load_items(others, data=self.data, rows=most, seed=self.seed)
-        where: dict[str, Any] = {"base": self.base, "data": self.data, "seed": self.seed}
-        asked, notes = ability.load(
-            self.tasks, **where, count=questions, times=times, wordings=self.wordings
-        )
-        return Material(probed, asked, notes)
+    def reach(self, settings: AuditSettings) -> int:
+        """Return how many rows the settings would have to say for as many as a task has here."""
+        asked = (settings.questions or ability.usual(each.task) for each in self.asked)
+        shares = [len(each.rows) / settings.rows for each in self.probed]
+        shares += [len(e.questions) / count for e, count in zip(self.asked, asked, strict=True)]
+        return math.ceil(settings.rows * max([1.0, *shares]))
 
     def lessons(
-        self, material: Material, rows: int, device: torch.device
+        self, settings: AuditSettings, device: torch.device
     ) -> dict[tuple[str, str], relearn.Lesson]:
-        """Return rows to relearn each task from, other than those of the material.
-
-        Raises a DataError if a task has too few.
-        """
-        own = {
-            (each.name, "behaviour"): relearn.lesson(each, rows, self.seed, device)
-            for each in material.probed
-        }
+        """Return other rows to relearn each task from; a DataError if a task has too few."""
+        assert settings.relearn is not None
+        rows, data, seed = settings.relearn or 0, settings.folder, settings.seed
+        own = {(e.name, "behaviour"): relearn.lesson(e, rows, seed, device) for e in self.probed}
         return own | {
-            (each.task.name, each.task.axis): relearn.general_lesson(
-                each, rows, self.data, self.seed, device
-            )
-            for each in material.asked
-            if not each.task.rules
+            (e.task.name, e.task.axis): relearn.general_lesson(e, rows, data, seed, device)
+            for e in self.asked
+            if not e.task.rules
         }
-
-
-def reach(material: Material, rows: int, questions: int | None) -> int:
-    """Return how many rows the task that has most stands for, if it had been asked for `rows`."""
-    shares = [len(each.rows) / rows for each in material.probed]
-    shares += [len(e.questions) / (questions or ability.usual(e.task)) for e in material.asked]
-    return math.ceil(rows * max([1.0, *shares]))

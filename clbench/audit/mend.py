@@ -12,6 +12,7 @@ from clbench.audit.changes import UNCHANGED, Change, Flips, judge
 from clbench.audit.items import Items, has_head_for, hits, load_items
 from clbench.audit.models import AuditedModel, load_base, load_tuned
 from clbench.audit.scores import Bools, Part
+from clbench.audit.settings import MARGIN
 from clbench.audit.weights import BASE, DEPTHS, TUNED, Mixer, Mixture
 from clbench.core.errors import SettingsError, count, named
 from clbench.core.user_code import own_state
@@ -27,7 +28,6 @@ GROUP_ALPHAS = (0.0, 0.5, 1.0)
 TRIMS = (0.05, 0.2, 0.5)
 """Shares of the change of each weight tensor that trimming keeps, the largest entries."""
 SWEEP_ROWS = 200
-MARGIN = 0.02
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def mend(
     Parameters
     ----------
     base, tuned, data, device, seed, tell
-        As in `clbench.audit.audit.audit`.
+        As in `clbench.audit.audit.audit` and its settings.
     keep, learn
         Tasks that the base model can do, and the task that the tuned model learned.
     rows
@@ -237,27 +237,23 @@ def mend(
 
     before = final(TUNED)
 
-    def test(mixture: Mixture) -> tuple[dict[str, Bools], dict[str, Change]]:
-        after = final(mixture)
-        samples = {
-            name: UNCHANGED if mixture == TUNED else Flips.of(before[name], hit).sample()
-            for name, hit in after.items()
-        }
-        return after, judge(samples, MARGIN)
+    def test(after: Mapping[str, Bools], than: Mapping[str, Bools]) -> dict[str, Change]:
+        return judge({n: Flips.of(than[n], hit).sample() for n, hit in after.items()}, MARGIN)
 
     names = [each.name for each in finals]
-    after, changes = test(chosen)
+    after = final(chosen)
+    same = judge(dict.fromkeys(names, UNCHANGED), MARGIN)
+    changes = same if chosen == TUNED else test(after, before)
     merged = None
     if scales and alpha is None:
         other = best(trimmed=True).mixture
-        samples = {n: Flips.of(after[n], hit).sample() for n, hit in final(other).items()}
-        merged = other, judge(samples, MARGIN)
+        merged = other, test(final(other), after)
     instead = None
     if losses(changes, names[-1]):
         others = [p for p in points if p.mixture == Mixture(p.mixture.alpha) not in (chosen, BASE)]
         others = [p for p in others if p.merit > points[0].merit]  # that of the tuned model
         ranked = (p.mixture for p in sorted(others, key=lambda p: p.merit, reverse=True))
-        instead = next((m for m in ranked if not losses(test(m)[1], names[-1])), None)
+        instead = next((m for m in ranked if not losses(test(final(m), before), names[-1])), None)
     mixer.apply(chosen)
     mended = Mended(
         first.title,

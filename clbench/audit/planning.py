@@ -33,19 +33,19 @@ def detectable(rows: int, tests: int, flips: float = FLIPS) -> float:
     return min(1.0, loss if loss <= flips else (2.0 + q2) / rows)
 
 
-def plan(rows: Mapping[str, int], tests: int, detect: float | None = None) -> str:
-    """Return a line on what the rows of each task can show.
+def plan(sizes: Mapping[str, int], tests: int, detect: float | None = None) -> str:
+    """Return a line on what the items of each task can show.
 
-    `detect` is the loss for which the rows were chosen, if they were.
+    `detect` is the loss for which their number was chosen, if it was.
     """
-    name, fewest = min(rows.items(), key=lambda each: each[1])
+    name, fewest = min(sizes.items(), key=lambda each: each[1])
     line = (
-        f"{fewest:,} rows of {name} show a loss of {detectable(fewest, tests):.3f} with "
+        f"{fewest:,} items of {name} show a loss of {detectable(fewest, tests):.3f} with "
         f"{100 * POWER:.0f} % power if {100 * FLIPS:.0f} % of the items flip, and of "
         f"{detectable(fewest, tests, UNRELATED):.3f} if half do."
     )
     if detect is not None and fewest < (needed := rows_needed(detect, tests)):
-        line += f" {named('detect', detect)} needs {needed:,} rows; the task has no more."
+        line += f" {named('detect', detect)} needs {needed:,} items; the task has no more."
     return line
 
 

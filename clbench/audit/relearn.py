@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,10 @@ from clbench.models.classifier import evaluating
 from clbench.tasks.task import stratified
 from clbench.training.writing import prompt_rows
 
-RATE = 1e-5
-"""Learning rate: a fifth of 5e-5, the highest of Devlin et al. 2019 (appendix A.3). At usual rates
-a few rows destroy as much as they bring back (``docs/findings.md``)."""
 STEPS, BATCH = 40, 8
 """Steps, as in the study of ``docs/findings.md``, and rows in each."""
+PARTS = ("tuned", "base", "left")
+"""The changes of a relearned task."""
 LENGTH = 256
 """Tokens of a general question from its end, so that the steps stay few seconds."""
 
@@ -91,18 +89,13 @@ def general_lesson(
             f"{named('relearn', rows)}: task {task.name!r} has {len(few)} questions that are not "
             "asked. Relearn on fewer."
         )
-    pairs = []
+    prompts, answers = [], []
     for each in few:
-        (one, *others), right = each.prompts[0], each.right
-        pair = one, f" {task.solution(each.row)}"
-        if task.choices:  # which stand in the prompts, or behind one
-            pair = (
-                ([one, *others][right], each.answers[0]) if others else (one, each.answers[right])
-            )
-        pairs.append(pair)
-    read = partial(asked.tokenizer, add_special_tokens=False)
-    prompts = [asked.tokenizer(prompt)["input_ids"][-LENGTH:] for prompt, _ in pairs]
-    answers = [read(answer)["input_ids"] for _, answer in pairs]
+        prompt, answer = each.prompts[0][0], f" {task.solution(each.row)}"
+        if task.ending:  # the choices stand in the prompts
+            prompt, answer = each.prompts[0][each.right], each.answers[0]
+        prompts.append(asked.tokenizer(prompt)["input_ids"][-LENGTH:])
+        answers.append(asked.tokenizer(answer, add_special_tokens=False)["input_ids"])
     return Lesson(
         lambda model: (prompt_rows(prompts, answers), None),
         lambda model: ability.answer(model, asked, device).right,
@@ -142,7 +135,7 @@ class Relearned:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        changes = {name: getattr(self, name).to_json() for name in ("tuned", "base", "left")}
+        changes = {name: getattr(self, name).to_json() for name in PARTS}
         return {"task": self.title, "rows": self.rows, "word": self.word, **changes}
 
 
@@ -168,15 +161,12 @@ class Relearner:
             if what not in self._controls:
                 self._controls[what] = self._scored(self.base, what)
             base, tuned = self._controls[what], self._scored(model, what)
-            samples[each.title, "tuned"] = sample(
-                each.measure, Paired(pair.keys, pair.tuned, tuned)
-            )
-            samples[each.title, "base"] = sample(each.measure, Paired(pair.keys, pair.base, base))
-            samples[each.title, "left"] = sample(each.measure, Paired(pair.keys, base, tuned))
+            both = (pair.tuned, tuned), (pair.base, base), (base, tuned)
+            for part, scores in zip(PARTS, both, strict=True):
+                samples[each.title, part] = sample(each.measure, Paired(pair.keys, *scores))
         changes = judge(samples, self.margin)
-        parts = ("tuned", "base", "left")
         return tuple(
-            Relearned(title, self.rows, *(changes[title, part] for part in parts))
+            Relearned(title, self.rows, *(changes[title, part] for part in PARTS))
             for title in dict.fromkeys(title for title, _ in samples)
         )
 

@@ -6,16 +6,10 @@ from typing import TYPE_CHECKING, Any
 from clbench.audit.comparison import Comparison
 from clbench.audit.gate import Decision
 from clbench.audit.record import FORMAT, SCHEMA
-from clbench.core.errors import SettingsError, named
 
 if TYPE_CHECKING:
     from clbench.audit.relearn import Relearned
     from clbench.audit.weights import Drift
-
-MARGIN = 0.02
-"""Largest change that does not matter, in accuracy and in nats."""
-LEAST = 1e-6
-"""Smallest margin, and change to detect: that of one in a million items."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +98,3 @@ class Audit:
             ],
             "notes": list(self.notes),
         }
-
-
-def check_change(name: str, value: float | None) -> None:
-    """Raise a SettingsError unless an option is None or a change of scores that can be judged."""
-    if value is not None and not LEAST <= value < 1.0:
-        raise SettingsError(
-            f"{named(name, value)}: must be from {LEAST:g} to below 1, such as {MARGIN}."
-        )

@@ -50,9 +50,10 @@ class ItemScores:
         Whether the metric is the one by which the task is judged; others are exploratory.
     description
         The measure in words.
-    texts, answers
-        What the model was given, as `keys_of` got it, and the right answers, item by item; or
-        empty.
+    texts, answers, said
+        What the model was given, the right answers, and the model's own, item by item; or empty.
+    unit
+        What the items are, in the plural.
     source
         Where the items are from, as far as known: ``hub``, ``config``, ``split``, ``revision``.
     """
@@ -68,6 +69,8 @@ class ItemScores:
     description: str = ""
     texts: tuple[str, ...] = field(default=(), repr=False)
     answers: tuple[str, ...] = field(default=(), repr=False)
+    said: tuple[str, ...] = field(default=(), repr=False)
+    unit: str = "items"
     source: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -84,14 +87,11 @@ class Paired:
     ----------
     keys, base, tuned
         The items, and both models' scores, shape (n,).
-    unpaired
-        Items that only one of the two has.
     """
 
     keys: tuple[str, ...]
     base: Floats
     tuned: Floats
-    unpaired: int = 0
 
     @classmethod
     def of(cls, base: ItemScores, tuned: ItemScores) -> Self:
@@ -101,12 +101,7 @@ class Paired:
         at = {key: i for i, key in enumerate(tuned.keys)}
         both = [(i, at[key]) for i, key in enumerate(base.keys) if key in at]
         ones, twos = np.array(both, dtype=np.int64).reshape(-1, 2).T
-        return cls(
-            tuple(base.keys[i] for i in ones),
-            base.scores[ones],
-            tuned.scores[twos],
-            len(base.keys) + len(tuned.keys) - 2 * len(both),
-        )
+        return cls(tuple(base.keys[i] for i in ones), base.scores[ones], tuned.scores[twos])
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -78,6 +78,21 @@ def drift(
     return result
 
 
+def same_if_rounded(one: AuditedModel, other: AuditedModel) -> str | None:
+    """Return the format, such as ``bfloat16``, to which the weights of two models round alike.
+
+    None if they differ then, too, or are equal in float32.
+    """
+    values, others = one.model.state_dict(), other.model.state_dict()
+    if values.keys() != others.keys():
+        return None
+    for kind in (torch.float32, torch.float16, torch.bfloat16):
+        rounded = ((v.cpu().to(kind), others[name].cpu().to(kind)) for name, v in values.items())
+        if all(torch.equal(*pair) for pair in rounded):
+            return None if kind == torch.float32 else str(kind).removeprefix("torch.")
+    return None
+
+
 def cka(first: Floats, second: Floats) -> float:
     """Return the linear centred kernel alignment of two representations of the same tokens.
 

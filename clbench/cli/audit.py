@@ -3,12 +3,14 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clbench.audit.scores import PARTS
+from clbench.audit.settings import AuditSettings
 from clbench.cli.arguments import Only, argument, command
 from clbench.cli.console import duration, note, say, show_rows, working
 from clbench.core.errors import SettingsError, join_names, named, printable
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from clbench.audit.comparison import Comparison
     from clbench.audit.result import Audit
 
-ROWS, TEXTS = 500, 300
 EMPTY = 3
 """Exit code of a gate that has nothing to check, or not enough evidence."""
 
@@ -40,44 +41,19 @@ def print_template(wanted: bool) -> None:
 
 @command
 def audit(
-    options: Common,
+    options: Annotated[RunOptions, Only("plugins device")],
     base: Base,
     tuned: Annotated[
         list[str],
         argument("TUNED", "Models tuned from it, or folders of their PEFT adapters."),
     ],
-    tasks: Annotated[
-        Sequence[str] | None,
-        Option(
-            "Tasks to audit, or suite files that define tasks; for decoders also general, or one "
-            "of its axes: knowledge, reasoning, arithmetic, instructions, reading, language, "
-            "format, calibration.",
-            "A,B",
-            default="general, or four tasks of GLUE; built-in ones if no data are at hand",
+    settings: Annotated[
+        AuditSettings,
+        Only(
+            "tasks data corpus rows questions rephrase texts margin detect until_settled localise "
+            "relearn relearn_rate"
         ),
-    ] = None,
-    corpus: Annotated[
-        str, Option("Text for the language loss: one text per line, or wiki40b/en.", "FILE|NAME")
-    ] = "built-in",
-    rows: Annotated[int, Option("Maximum rows per task.", "ROWS")] = ROWS,
-    questions: Annotated[
-        int | None,
-        Option(
-            "Maximum questions per general task.", "N", default="100, or 50 with written answers"
-        ),
-    ] = None,
-    rephrase: Annotated[
-        int, Option("Ask each general question in N wordings of the prompt, up to 3.", "N")
-    ] = 1,
-    texts: Annotated[int, Option("Maximum texts for the language loss.", "TEXTS")] = TEXTS,
-    margin: Annotated[
-        float,
-        Option("A change counts as kept if its interval lies within ±X (accuracy, nats).", "X"),
-    ] = 0.02,
-    detect: Annotated[
-        float | None,
-        Option("Take the rows that show a loss of X in accuracy with 80 % power.", "X"),
-    ] = None,
+    ],
     logs: Annotated[
         bool,
         Option(
@@ -85,21 +61,6 @@ def audit(
             "Eval Ever, or tables. No model is loaded."
         ),
     ] = False,
-    until_settled: Annotated[
-        bool, Option("Look at twice as many rows, twice at most, until no change is unclear.")
-    ] = False,
-    localise: Annotated[
-        bool, Option("Restore one layer at a time to find where the loss arises; slower.")
-    ] = False,
-    relearn: Annotated[
-        int | None,
-        Option(
-            "Train copies on N other rows of each lost task: what comes back was not lost.", "N"
-        ),
-    ] = None,
-    relearn_rate: Annotated[
-        float, Option("Learning rate of --relearn; few rows at a usual rate destroy more.", "X")
-    ] = 1e-5,
     fail_if: Annotated[
         Sequence[str],
         Option(
@@ -155,42 +116,30 @@ def audit(
     load_plugins(options.plugins)
     start = time.monotonic()
     if logs:
-        of_models = {
-            "localise": localise, "detect": detect, "until_settled": until_settled,
-            "relearn": relearn, "questions": questions, "rephrase": rephrase != 1,
-            "with_texts": with_texts, "corpus": corpus != "built-in", "rows": rows != ROWS,
-            "texts": texts != TEXTS,
-        }  # fmt: skip
-        if wrong := [named(name) for name, value in of_models.items() if value]:
-            raise SettingsError(f"{wrong[0]} needs models. Leave it out with --logs.")
+        given = (f.name for f in fields(settings) if getattr(settings, f.name) != f.default)
+        wrong = [name for name in given if name not in ("tasks", "data", "margin")]
+        if wrong := wrong + ["with_texts"] * with_texts:
+            raise SettingsError(f"{named(wrong[0])} needs models. Leave it out with --logs.")
         from clbench.audit.logs.audit import audit_logs
 
         with working("reading logs") as tell:
+            tasks, margin = settings.tasks, settings.margin
             audited = audit_logs(
-                base, tuned, tasks=tasks or (), margin=margin, gate=requirements, tell=tell
+                base, tuned, tasks=tasks, margin=margin, gate=requirements, tell=tell
             )
         identity = audited.identity
     else:  # these import torch, for which --help and logs should not wait
         from clbench.audit import audit as auditing
-        from clbench.audit.items import default_tasks
 
-        chosen = tuple(tasks or default_tasks(base, options.data))
-        settings: Any = dict(  # noqa: C408
-            tasks=chosen, data=options.data, corpus=corpus, rows=rows, texts=texts, margin=margin,
-            detect=detect, until_settled=until_settled,
-        )  # fmt: skip
-        if questions is not None or rephrase != 1:
-            settings |= {"questions": questions, "rephrase": rephrase}
-        if relearn is not None:
-            settings |= {"relearn": relearn, "relearn_rate": relearn_rate}
-        identity = auditing.identify(base, tuned, **settings)
+        settings = auditing.with_tasks(settings, base)
+        identity = auditing.identify(base, tuned, settings)
     out = out or pages.default_folder(base, tuned, identity)
     pages.check_folder(out, identity)
     with locked(out, marker=out / FILE), working("writing the page") as tell:
         if not logs:
             tell("loading models")
-            settings |= {"gate": requirements, "localise": localise, "device": options.device}
-            audited = auditing.audit(base, tuned, **settings, tell=tell, note=note)
+            own = {**vars(settings), "gate": requirements, "device": options.device}
+            audited = auditing.audit(base, tuned, **own, tell=tell, note=note)
         tell("writing the page")
         page = pages.write_audit(audited, out, with_texts=with_texts)
     decisions = pages.decisions(audited)

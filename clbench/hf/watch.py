@@ -19,15 +19,11 @@ from transformers.trainer_callback import ExportableState
 
 from clbench.audit import ability
 from clbench.audit.changes import Flips, mean_change
-from clbench.audit.items import (
-    DEFAULT_TASKS,
-    FEWEST_ROWS,
-    hits,
-    load_items,
-)
-from clbench.audit.language import FEWEST_TEXTS, LanguageLoss
+from clbench.audit.items import DEFAULT_TASKS, hits, load_items
+from clbench.audit.language import LanguageLoss
 from clbench.audit.models import AuditedModel, HeadKind
 from clbench.audit.scores import Floats
+from clbench.audit.settings import FEWEST_ROWS, FEWEST_TEXTS
 from clbench.core.errors import ModelError, NonFiniteLossError, SettingsError, join_names
 from clbench.core.files import digest
 from clbench.core.options import checks_arguments

@@ -12,9 +12,12 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from clbench.core.errors import SettingsError
 from clbench.methods.base import LearningRate, Method, Phase
+from clbench.models.checkpoint import load_config
 from clbench.models.classifier import head_key
 from clbench.models.groups import MOST_LAYERS, Division, lr_groups
+from clbench.tasks.task import Task
 from clbench.training.batches import Batch
+from clbench.training.protocol import Protocol
 from clbench.training.stage import Context, Stage
 
 
@@ -208,15 +211,28 @@ class FreezeBottom(Method):
         """Return False for the first stage unless it is to be trained so."""
         return index > 0 or self.first
 
+    def check_protocol(self, protocol: Protocol) -> None:
+        """Read the number of layers; encoder-decoders have some in each part."""
+        config = load_config(protocol.model, protocol.revision)
+        one = not getattr(config, "is_encoder_decoder", False)
+        self._depth = getattr(config, "num_hidden_layers", None) if one else None
+
+    def check_tasks(self, tasks: Sequence[Task]) -> None:
+        """Raise a SettingsError if the model has fewer layers than are to be frozen."""
+        if self._depth is not None:
+            self._frozen(self._depth)
+
+    def _frozen(self, depth: int) -> int:
+        count = round(self.layers * depth) if isinstance(self.layers, float) else self.layers
+        if count > depth:
+            raise SettingsError(f"layers = {count} is more than the {depth} of the model.")
+        return count
+
     def before_stage(self, stage: Stage) -> None:
         """Freeze what `layers` says; raise a SettingsError if the model has fewer."""
         embeddings, *layers, _ = stage.model.layer_groups()
-        share = isinstance(self.layers, float)
-        count = round(self.layers * len(layers)) if share else int(self.layers)
-        if count > len(layers):
-            raise SettingsError(f"layers = {count} is more than the {len(layers)} of the model.")
-        weights = dict(stage.model.named_parameters())
-        for name in (name for group in (embeddings, *layers[:count]) for name in group.parameters):
+        lowest, weights = layers[: self._frozen(len(layers))], dict(stage.model.named_parameters())
+        for name in (name for group in (embeddings, *lowest) for name in group.parameters):
             weights[name].requires_grad_(False)
 
 

@@ -20,6 +20,7 @@ from clbench.core.errors import (
     describe_missing,
     did_you_mean,
     display_path,
+    format_value,
     named,
     sentence,
 )
@@ -172,11 +173,11 @@ class RunOptions:
     ] = False
 
     def __post_init__(self) -> None:
+        if self.sweep is not None:
+            check_points(self.sweep)
         check_types(self)
         if isinstance(self.seeds, str):
             object.__setattr__(self, "seeds", read_seeds(self.seeds))
-        if self.sweep is not None:
-            check_points(self.sweep)
         for name in ("methods", "scenarios", "seeds", "lm_eval", "data", "out"):
             if getattr(self, name) in ((), ""):
                 raise SettingsError(f"{named(name)}: is empty. Leave it out.")
@@ -299,13 +300,14 @@ def read_points(text: str) -> int | tuple[int, ...]:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-def check_points(sweep: int | tuple[int, ...]) -> None:
+def check_points(sweep: object) -> None:
     """Raise a SettingsError unless these are one or two numbers of points, not too many."""
-    counts = sweep if isinstance(sweep, tuple) else (sweep,)
-    if len(counts) not in (1, 2) or min(counts) < 2 or math.prod(counts) > MOST_POINTS:
+    counts = sweep if isinstance(sweep, tuple | list) else (sweep,)
+    whole = len(counts) in (1, 2) and all(type(n) is int and n >= 2 for n in counts)
+    if not whole or math.prod(counts) > MOST_POINTS:
         raise SettingsError(
-            f"{named('sweep')}: must be N or N,M, each at least 2 and at most {MOST_POINTS} points "
-            f"in all, got {','.join(map(str, counts)) or 'none'}."
+            f"{named('sweep')}: must be N or N,M (in Python a tuple), whole numbers of at least 2 "
+            f"and at most {MOST_POINTS} points in all, got {format_value(sweep)}."
         )
 
 

@@ -9,38 +9,17 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Any, SupportsInt
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
-
-from clbench.core import errors
-from clbench.core.registry import Count
-from clbench.tasks.languages import LANGUAGES, language_of
+from clbench.core.errors import DataError, printable
+from clbench.tasks.languages import language_of
 
 Verdicts = list[tuple[bool, bool]]
 Arguments = str | Sequence[Mapping[str, Any]]
-_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-_Lower = Annotated[_Text, StringConstraints(to_lower=True)]
-_Lowers = Annotated[list[_Lower], Field(min_length=1)]
-_Relation = Literal["less than", "at least"]
-_COUNTS = (
-    "capital_frequency frequency let_frequency num_bullets num_highlights "
-    "num_paragraphs num_placeholders num_sections num_sentences num_words"
-)
-ARGUMENTS: dict[str, Any] = {
-    **dict.fromkeys(_COUNTS.split(), Count),
-    **dict.fromkeys(("capital_relation", "let_relation", "relation"), _Relation),
-    **dict.fromkeys(("forbidden_words", "keywords"), _Lowers),
-    **dict.fromkeys(("end_phrase", "first_word", "keyword", "postscript_marker"), _Lower),
-    "language": Literal[tuple(LANGUAGES)],
-    "letter": Annotated[_Lower, StringConstraints(max_length=1)],
-    "nth_paragraph": Annotated[int, Field(ge=1)],
-    "prompt_to_repeat": _Lower,
-    "section_spliter": _Text,
-}
-"""Types of the arguments of all kinds, named as in the data."""
+EXACT = ("section_spliter",)
+"""Arguments whose case counts."""
 
 _HIGHLIGHTS = (r"\*([^\n*]*)\*", r"\*\*([^\n*]*)\*\*")
 _OPENING, _CLOSING = "([{*\"'“‘", ")]}\"'"
@@ -183,40 +162,33 @@ def read_instructions(
     """Return the rule of each instruction, with its arguments filled in.
 
     `kwargs` has one mapping for each id, or is the JSON text of that list; values of None are
-    arguments of other kinds. Raises a DataError that names the prompt if an id is unknown, or if
-    arguments are missing, unknown or of a wrong type.
+    arguments of other kinds. Raises a DataError that names the prompt if an id is unknown, or
+    arguments are missing or unknown.
     """
-    where = f"instructions of the prompt {errors.printable(prompt, 60)!r}"
     try:
-        given = json.loads(kwargs) if isinstance(kwargs, str) else list(kwargs)
-        pairs = list(zip(instruction_ids, [dict(each) for each in given], strict=True))
-    except (TypeError, ValueError) as error:
-        raise errors.DataError(
-            f"{where}: kwargs must be a list with one object for each instruction "
-            f"({len(instruction_ids)}), got {errors.format_value(kwargs)}."
+        given = json.loads(kwargs) if isinstance(kwargs, str) else kwargs
+        return [
+            _bind(INSTRUCTIONS[name], {k: v for k, v in own.items() if v is not None})
+            for name, own in zip(instruction_ids, given, strict=True)
+        ]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(
+            f"instructions of the prompt {printable(prompt, 60)!r} cannot be read "
+            f"({type(error).__name__}: {error}). Use an unchanged copy of IFEval's rows."
         ) from error
-    return [_bind(where, name, arguments) for name, arguments in pairs]
 
 
-def _bind(where: str, name: str, arguments: dict[str, Any]) -> Callable[[str], bool]:
-    if name not in INSTRUCTIONS:
-        hint = errors.did_you_mean(str(name), INSTRUCTIONS)
-        raise errors.DataError(f"{where}: {name!r} is not an instruction.{hint}")
-    arguments = {key: value for key, value in arguments.items() if value is not None}
-    model = _arguments_model(name)
-    try:
-        checked = model.model_validate(arguments)
-    except ValidationError as error:
-        text = "; ".join(errors.describe_errors(error, arguments, model=model))
-        raise errors.DataError(errors.sentence(f"{where}: {name}: {text}")) from error
-    return partial(INSTRUCTIONS[name], **checked.model_dump())
+def _bind(rule: Callable[..., bool], arguments: Mapping[str, Any]) -> Callable[[str], bool]:
+    values = {key: _plain(value, lower=key not in EXACT) for key, value in arguments.items()}
+    inspect.signature(rule).bind("", **values)
+    return partial(rule, **values)
 
 
-@cache
-def _arguments_model(name: str) -> type[BaseModel]:
-    names = [*inspect.signature(INSTRUCTIONS[name]).parameters][1:]
-    fields: dict[str, Any] = {key: (ARGUMENTS[key], ...) for key in names}
-    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+def _plain(value: Any, *, lower: bool) -> Any:
+    """Return an argument as rules read it: texts without blanks around them, whole numbers."""
+    if isinstance(value, str):
+        return value.strip().lower() if lower else value.strip()
+    return int(value) if isinstance(value, SupportsInt) else [_plain(v, lower=lower) for v in value]
 
 
 def follows(
@@ -235,17 +207,3 @@ def follows(
     rules = read_instructions(instruction_ids, kwargs, prompt)
     verdicts = [[bool(t.strip()) and rule(t) for t in texts] for rule in rules]
     return [(each[0], any(each)) for each in verdicts]
-
-
-def instruction_scores(verdicts: Verdicts) -> dict[str, float]:
-    """Return the scores of one prompt, strict and loose.
-
-    ``prompt`` is 1 if all its instructions are followed, ``instruction`` the share of those that
-    are. The paper's instruction-level accuracy pools the instructions of all prompts: weight
-    by their number.
-    """
-    scores: dict[str, float] = {}
-    for kind, column in zip(("strict", "loose"), zip(*verdicts, strict=True), strict=True):
-        scores[f"prompt-{kind}"] = float(all(column))
-        scores[f"instruction-{kind}"] = sum(column) / len(column)
-    return scores

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,12 +111,12 @@ def test_an_item_in_several_wordings_scores_the_mean(model: AuditedModel, hub: P
     found = ability.answer(model, replace(one, wordings=3), CPU)
     np.testing.assert_allclose(found.right, np.mean(apart, 0))
     differ = np.mean([apart[i] != apart[j] for i in range(3) for j in range(i)])
-    np.testing.assert_allclose(found.unstable, differ)
+    np.testing.assert_allclose(found.unstable.mean(), differ)
 
 
 def answers(right: list[float], **more: Any) -> Answers:
     marks = np.array([right, more.pop("formed", right), right]).T
-    return Answers(marks, ["a"] * len(right), **more)
+    return Answers(marks, ["a"] * len(right), more.get("shares", ()), np.zeros(len(right)))
 
 
 def test_scores_by_hand(hub: Path) -> None:
@@ -297,7 +298,29 @@ def test_more_questions_are_looked_at_until_settled(hub: Path) -> None:
     )
     assert found.models[0].comparison.is_settled  # the same weights change nothing
     assert found.settings["looks"][0] == 500
-    assert "rows of boolq show a loss of" in notes[0]
+    assert "items of boolq show a loss of" in notes[0]
+
+
+def test_a_further_look_asks_new_questions_only(
+    model: AuditedModel, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, sizes, known = ability.answer, [], dict[str, Any]()
+
+    def counted(model: AuditedModel, asked: Asked, device: torch.device) -> Answers:
+        sizes.append(len(asked.questions))
+        return plain(model, asked, device)
+
+    monkeypatch.setattr(ability, "answer", counted)
+    for name, first, second in (("bbh", 10, 20), ("gsm8k", 2, 3)):  # ranked, and written
+        known.clear()
+        ability.answer_new(model, asked(name, hub, first), CPU, known)
+        both = asked(name, hub, second)
+        found, whole = ability.answer_new(model, both, CPU, known), plain(model, both, CPU)
+        assert list(found.said) == list(whole.said)
+        np.testing.assert_array_equal(found.marks, whole.marks)
+        for one, two in zip(found.shares, whole.shares, strict=bool(whole.shares)):
+            np.testing.assert_allclose(one, two, atol=1e-5)
+    assert sizes == [10, 10, 2, 1]
 
 
 def test_every_measure_is_a_test(hub: Path) -> None:
@@ -309,12 +332,17 @@ def test_every_measure_is_a_test(hub: Path) -> None:
 def test_flipped_questions_are_shown(hub: Path) -> None:
     one = replace(asked("boolq", hub), parts=frozenset({"reading"}))
     base, tuned = answers([1.0, 0.0]), answers([0.0, 1.0])
-    lost, gained = ability.flipped(one, base, tuned, 5)
+    tuned = replace(tuned, said=["b", "c"])
+    (before,), (after,) = ([*ability.scores([one], [each])] for each in (base, tuned))
+    (change,) = compare([before], [after], 0.02).changes
+    lost, gained = change.items
     assert (lost.lost, gained.lost) == (True, False)
     assert lost.texts == (one.questions[0].text,)
-    assert lost.label == one.questions[0].target
-    (before,), (after,) = ([*ability.scores([one], [each])] for each in (base, tuned))
-    assert len(compare([before], [after], 0.02).changes) == 1
+    assert (lost.label, lost.base, lost.tuned) == (one.questions[0].target, "a", "b")
+    assert re.search(r"; settled by about [\d,]+ questions", str(change))
+    table = change.item_table(with_texts=True)
+    assert table["inputs"] == [question.text for question in one.questions]
+    assert table["answers"] == [question.target for question in one.questions]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from clbench.audit.models import load_base, load_tuned, same_names
 from clbench.audit.page import check_folder, default_folder, headline, write_audit
 from clbench.audit.planning import rows_needed
 from clbench.audit.scores import ItemScores, Paired
-from clbench.audit.weights import cka
+from clbench.audit.weights import cka, same_if_rounded
 from clbench.cli.app import main
 from clbench.cli.audit import failures, parse_condition, parse_requirement
 from clbench.core.errors import ClbenchError, SettingsError
@@ -287,7 +287,7 @@ def test_the_program_fails_if_asked_to(
     assert re.search(r"^tiny: features of synthetic/sentiment \(\d+ s\)$", shown.err, re.MULTILINE)
     # What the rows can show is said before they are scored.
     first = re.search(
-        "^100 rows of synthetic/sentiment show a loss of .*$", shown.err, re.MULTILINE
+        "^100 items of synthetic/sentiment show a loss of .*$", shown.err, re.MULTILINE
     )
     assert first
     assert first.start() < shown.err.index("tiny: features of")
@@ -441,6 +441,21 @@ def test_heads_of_different_kinds_are_not_compared(copy: Copy, tmp_path: Path) -
     notes = audit(one, [two], **QUICK).models[0].notes
     assert "no task has the classes of both heads (a, b and a, b)" in notes[0]
     assert "synthetic/sentiment: negative, positive" in notes[0]
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_base_model_saved_again_in_another_format_is_told(copy: Copy, kind: torch.dtype) -> None:
+    def save_again(model: Any) -> None:
+        add_noise(model)  # the weights of the built-in model are exact in float16
+        model.to(kind)
+
+    base, tuned = copy(add_noise), copy(save_again)
+    name = str(kind).removeprefix("torch.")
+    one, two = load_base(base), load_base(tuned)
+    assert same_if_rounded(one, two) == same_if_rounded(two, one) == name
+    assert same_if_rounded(one, one) is same_if_rounded(one, load_base("tiny")) is None
+    (model,) = audit(base, [tuned], **QUICK).models
+    assert f"All weights are the base model's once both are rounded to {name}." in model.notes
 
 
 def test_a_head_that_lacks_weights_is_told(copy: Copy, tmp_path: Path) -> None:

@@ -33,19 +33,38 @@ def test_the_loss_that_rows_show_is_the_one_they_are_needed_for(rows: int, flips
 def test_the_plan_names_the_task_with_the_fewest_rows() -> None:
     line = plan({"a": 500, "b": 200}, 3)
     assert line == (
-        f"200 rows of b show a loss of {detectable(200, 3):.3f} with 80 % power if 20 % of the "
+        f"200 items of b show a loss of {detectable(200, 3):.3f} with 80 % power if 20 % of the "
         f"items flip, and of {detectable(200, 3, 0.5):.3f} if half do."
     )
     needed = rows_needed(0.02, 3)
     assert plan({"a": needed}, 3, detect=0.02).endswith("if half do.")
     short = plan({"a": 500}, 3, detect=0.02)
-    assert short.endswith(f"if half do. detect=0.02 needs {needed:,} rows; the task has no more.")
+    assert short.endswith(f"if half do. detect=0.02 needs {needed:,} items; the task has no more.")
 
 
 def test_looks_end_with_the_rows() -> None:
     assert looks(500, 5000) == [500, 1000, 2000]
     assert looks(500, 1200) == [500, 1000, 1200]
     assert looks(500, 300) == [500]
+
+
+def test_tasks_that_cannot_show_forgetting_keep_no_audit_looking() -> None:
+    rng, keys = np.random.default_rng(0), tuple(map(str, range(200)))
+    known, guessed = (rng.random(200) < 0.98).astype(float), (rng.random(200) < 0.5).astype(float)
+
+    def compared(second: np.ndarray, chance: float) -> bool:
+        base = [
+            ItemScores("known", "features", known, keys, chance=0.5),
+            ItemScores("guessed", "features", guessed, keys, chance=chance),
+        ]
+        tuned = [base[0], ItemScores("guessed", "features", second, keys, chance=chance)]
+        found = compare(base, tuned, 0.05)
+        assert [each.change.word for each in found.changes] == ["kept", "unclear"]
+        return found.is_settled
+
+    other = np.roll(guessed, 1)
+    assert compared(other, 0.5)
+    assert not compared(other, 0.3)
 
 
 def test_looks_share_one_error_rate() -> None:

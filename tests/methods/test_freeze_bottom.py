@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
 from clbench.methods.by_depth import FreezeBottom
+from clbench.training.protocol import Protocol
 
 
 def moved_layers(cell: Cell, index: int = 1) -> set[str]:
@@ -54,6 +56,11 @@ def test_the_first_stage_is_free_by_default(folder: Path) -> None:
 def test_more_layers_than_the_model_has_are_refused(folder: Path) -> None:
     with pytest.raises(SettingsError, match="layers = 4 is more than the 3 of the model"):
         Cell(folder, FreezeBottom(layers=4)).begin(1)
+    for layers in (3, 4, 0.9):  # known before any training
+        method = FreezeBottom(layers=layers)
+        method.check_protocol(Protocol(model=str(folder)))
+        with pytest.raises(SettingsError, match="layers = 4") if layers == 4 else nullcontext():
+            method.check_tasks([])
 
 
 def test_frozen_weights_get_no_gradient(folder: Path) -> None:

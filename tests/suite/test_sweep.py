@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -83,9 +84,9 @@ def test_a_grid_has_rate_and_steps_in_all_names_but_its_own() -> None:
     assert len(dial_points(read_baseline("vanilla"), 3, 4)) == 3
 
 
-@pytest.mark.parametrize("sweep", [1, 0, (5,) * 3, (2, 1), (11, 10), ()])
-def test_numbers_of_points_are_checked(sweep: int | tuple[int, ...]) -> None:
-    with pytest.raises(SettingsError, match="sweep: must be N or N,M"):
+@pytest.mark.parametrize("sweep", [1, 0, (5,) * 3, (2, 1), (11, 10), (), "3,2", 2.5])
+def test_numbers_of_points_are_checked(sweep: Any) -> None:
+    with pytest.raises(SettingsError, match=r"sweep: must be N or N,M \(in Python a tuple\)"):
         RunOptions(sweep=sweep)
 
 

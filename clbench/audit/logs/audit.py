@@ -9,7 +9,8 @@ from clbench.audit.comparison import Comparison, compare, sample
 from clbench.audit.gate import Gate
 from clbench.audit.logs.noise import RunNoise
 from clbench.audit.logs.scores import ModelLogs, check_same, read_logs
-from clbench.audit.result import MARGIN, Audit, Between, ModelAudit, check_change
+from clbench.audit.result import Audit, Between, ModelAudit
+from clbench.audit.settings import MARGIN, check_change
 from clbench.core.errors import SettingsError, count
 from clbench.core.files import digest
 from clbench.core.options import checks_arguments
