@@ -53,10 +53,10 @@ from clbench.audit.changes import Flips, Sample, judge, mean_change
 from clbench.audit.comparison import compare
 from clbench.audit.items import DEFAULT_TASKS, load_items
 from clbench.audit.language import LanguageLoss
-from clbench.audit.material import Material, Source
+from clbench.audit.material import Material
 from clbench.audit.models import AuditedModel, load_base
 from clbench.audit.scores import ItemScores
-from clbench.audit.settings import MARGIN, TEXTS
+from clbench.audit.settings import MARGIN, TEXTS, AuditSettings
 from clbench.results.statistics import ALPHA
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Rows
@@ -254,8 +254,10 @@ def tuned_alarms(arguments: argparse.Namespace) -> None:
     device, start = torch.device("cpu"), time.process_time()
     base = load_base(arguments.model)
     learned = load_task(arguments.learn, data=arguments.data, base=Path.cwd(), own={})
-    source = Source(tuple(arguments.tasks.split(",")), arguments.model, arguments.data, 0, 1)
-    material = source.load(arguments.rows, None)
+    settings = AuditSettings(
+        tasks=tuple(arguments.tasks.split(",")), data=arguments.data, rows=arguments.rows
+    )
+    material = Material.load(arguments.model, settings)
     loss = LanguageLoss(base, "built-in", TEXTS, 0, device)
     auditor = Auditor(base, material, loss, device, MARGIN, False, lambda text: None)
     scores: dict[str, np.ndarray] = {}

@@ -34,6 +34,8 @@ BATCH, TOKENS = 64, 1 << 15
 """Most answers that are written at a time, and most tokens of them with their prompts."""
 RANKED, WRITTEN, FEWEST = 100, 50, 20
 """Default questions of a task whose answers are ranked, and written; and the fewest."""
+WRITTEN_ANSWERS = "written answers"
+"""Name of all tasks whose answers are written, of which the form is judged together."""
 SPARE = 4
 """Tokens by which a cut prompt may grow as its rest is tokenised again."""
 
@@ -237,7 +239,7 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
     if kept:
         formed = np.concatenate([own.marks[:, 1] for _, own in kept])
         keys = _keys(kept)
-        yield ItemScores("written answers", "format", formed, keys, "in form", unit="questions")
+        yield ItemScores(WRITTEN_ANSWERS, "format", formed, keys, "in form", unit="questions")
     kept = [(a, own) for a, own in pairs if "calibration" in a.parts and a.task.choices]
     if kept:
         shares = [each for _, own in kept for each in own.shares]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import torch
@@ -74,10 +75,10 @@ class Material:
     ) -> dict[tuple[str, str], relearn.Lesson]:
         """Return other rows to relearn each task from; a DataError if a task has too few."""
         assert settings.relearn is not None
-        rows, data, seed = settings.relearn or 0, settings.folder, settings.seed
-        own = {(e.name, "behaviour"): relearn.lesson(e, rows, seed, device) for e in self.probed}
-        return own | {
-            (e.task.name, e.task.axis): relearn.general_lesson(e, rows, data, seed, device)
-            for e in self.asked
-            if not e.task.rules
-        }
+        rows, data, seed = settings.relearn, settings.folder, settings.seed
+        general = partial(relearn.general_lesson, rows=rows, data=data, seed=seed, device=device)
+        found = {(e.name, "behaviour"): relearn.lesson(e, rows, seed, device) for e in self.probed}
+        found |= {(e.task.name, e.task.axis): general([e]) for e in self.asked if not e.task.rules}
+        if formed := [e for e in self.asked if "format" in e.parts and e.task.form]:
+            found[ability.WRITTEN_ANSWERS, "format"] = general(formed, form=True)
+        return found

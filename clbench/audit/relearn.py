@@ -1,7 +1,7 @@
 """Real or spurious forgetting: what a few rows of a lost task bring back was never forgotten."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ STEPS, BATCH = 40, 8
 """Steps, as in the study of ``docs/findings.md``, and rows in each."""
 PARTS = ("tuned", "base", "left")
 """The changes of a relearned task."""
-LENGTH = 256
+LENGTH = 128
 """Tokens of a general question from its end, so that the steps stay few seconds."""
 
 
@@ -74,32 +74,43 @@ def lesson(task: items.Items, rows: int, seed: int, device: torch.device) -> Les
 
 
 def general_lesson(
-    asked: ability.Asked, rows: int, data: Path | None, seed: int, device: torch.device
+    asked: Sequence[ability.Asked],
+    rows: int,
+    data: Path | None,
+    seed: int,
+    device: torch.device,
+    *,
+    form: bool = False,
 ) -> Lesson:
-    """Return how a general task is relearned on questions that are not asked.
+    """Return how general tasks are relearned together on questions that are not asked.
 
-    Raises a DataError if there are fewer.
+    With `form`, the form of written answers is scored, else whether they are right. Raises a
+    DataError if a task has too few questions.
     """
-    task = asked.task
-    known = {question.text for question in asked.questions}
-    more = task.questions(data, len(asked.questions) + rows, seed)
-    few = [question for question in more if question.text not in known][:rows]
-    if len(few) < rows:
-        raise DataError(
-            f"{named('relearn', rows)}: task {task.name!r} has {len(few)} questions that are not "
-            "asked. Relearn on fewer."
-        )
     prompts, answers = [], []
-    for each in few:
-        prompt, answer = each.prompts[0][0], f" {task.solution(each.row)}"
-        if task.ending:  # the choices stand in the prompts
-            prompt, answer = each.prompts[0][each.right], each.answers[0]
-        prompts.append(asked.tokenizer(prompt)["input_ids"][-LENGTH:])
-        answers.append(asked.tokenizer(answer, add_special_tokens=False)["input_ids"])
-    return Lesson(
-        lambda model: (prompt_rows(prompts, answers), None),
-        lambda model: ability.answer(model, asked, device).right,
-    )
+    for number, each in enumerate(asked):
+        task, read = each.task, each.tokenizer
+        wanted = len(range(number, rows, len(asked)))
+        known = {question.text for question in each.questions}
+        more = task.questions(data, len(each.questions) + wanted, seed)
+        few = [question for question in more if question.text not in known][:wanted]
+        if len(few) < wanted:
+            raise DataError(
+                f"{named('relearn', rows)}: task {task.name!r} has {len(few)} questions that are "
+                "not asked. Relearn on fewer."
+            )
+        for one in few:
+            prompt, answer = one.prompts[0][0], f" {task.solution(one.row)}"
+            if task.ending:  # the choices stand in the prompts
+                prompt, answer = one.prompts[0][one.right], one.answers[0]
+            prompts.append(read(prompt)["input_ids"][-LENGTH:])
+            answers.append(read(answer, add_special_tokens=False)["input_ids"])
+
+    def score(model: AuditedModel) -> Floats:
+        found = [ability.answer(model, each, device).marks[:, int(form)] for each in asked]
+        return np.concatenate(found)
+
+    return Lesson(lambda model: (prompt_rows(prompts, answers), None), score)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,12 @@ from clbench.audit.audit import audit
 from clbench.audit.changes import mean_change
 from clbench.audit.comparison import compare
 from clbench.audit.items import BUILT_IN, DEFAULT_TASKS, default_tasks
+from clbench.audit.material import Material
 from clbench.audit.models import AuditedModel, load_base
 from clbench.audit.page import write_audit
 from clbench.audit.relearn import general_lesson
 from clbench.audit.scores import PARTS
+from clbench.audit.settings import AuditSettings
 from clbench.core.errors import ClbenchError, DataError, ModelError, SettingsError
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.locate import TINY_GPT
@@ -357,7 +359,7 @@ def test_questions_to_relearn_are_answered_right(
     model: AuditedModel, hub: Path, name: str, ends: Any
 ) -> None:
     none = replace(asked(name, hub), questions=[])
-    rows, order = general_lesson(none, 1, hub, 0, CPU).rows(model)
+    rows, order = general_lesson([none], 1, hub, 0, CPU).rows(model)
     inputs, labels = rows.collate(np.array([0]), 0)
     (question,) = GENERAL[name].questions(hub, 1, 0)
     answer = labels[0][labels[0] >= 0]
@@ -367,7 +369,26 @@ def test_questions_to_relearn_are_answered_right(
     assert whole.endswith(TOKENIZER.decode(answer))
     assert whole.endswith(read[-60:])
     with pytest.raises(ClbenchError, match="0 questions that are not asked"):
-        general_lesson(asked(name, hub, 50), 1, hub, 0, CPU)
+        general_lesson([asked(name, hub, 50)], 1, hub, 0, CPU)
+
+
+def test_the_form_of_all_written_answers_is_relearned_together(
+    model: AuditedModel, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = [replace(asked(name, hub), questions=[]) for name in ("gsm8k", "bbh-counting")]
+    lesson = general_lesson(written, 3, hub, 0, CPU, form=True)
+    rows, _ = lesson.rows(model)
+    assert len(rows) == 3  # two of the first task
+    marks = np.array([[0.0, 1.0, np.nan], [1.0, 0.0, np.nan]])
+    monkeypatch.setattr(ability, "answer", lambda *_: Answers(marks, (), (), marks[:, 0]))
+    assert lesson.score(model).tolist() == [1, 0, 1, 0]
+    assert general_lesson(written, 3, hub, 0, CPU).score(model).tolist() == [0, 1, 0, 1]
+    parts = frozenset({"arithmetic", "format"})
+    material = Material((), [replace(each, parts=parts) for each in written])
+    found = material.lessons(AuditSettings(data=hub, relearn=1), CPU)
+    assert [*found] == [
+        ("gsm8k", "arithmetic"), ("bbh-counting", "arithmetic"), ("written answers", "format")
+    ]  # fmt: skip
 
 
 def test_language_alone_has_a_page(tmp_path: Path) -> None:
