@@ -258,7 +258,7 @@ def tuned_alarms(arguments: argparse.Namespace) -> None:
         tasks=tuple(arguments.tasks.split(",")), data=arguments.data, rows=arguments.rows
     )
     material = Material.load(arguments.model, settings)
-    loss = LanguageLoss(base, "built-in", TEXTS, 0, device)
+    loss = LanguageLoss(base, "built-in", arguments.texts, 0, device)
     auditor = Auditor(base, material, loss, device, MARGIN, False, lambda text: None)
     scores: dict[str, np.ndarray] = {}
     if arguments.scores and arguments.scores.exists():
@@ -323,6 +323,7 @@ def main() -> None:
     parser.add_argument("--model", default="tiny", help="base model of the copies")
     parser.add_argument("--learn", default="glue/sst2", help="task that the copies are tuned on")
     parser.add_argument("--steps", type=int, default=40, help="steps of 32 rows of each copy")
+    parser.add_argument("--texts", type=int, default=TEXTS, help="texts of the language loss")
     parser.add_argument("--tasks", default="glue/cola,glue/mrpc,glue/qnli,ag_news")
     parser.add_argument("--data", type=Path, help="folder of the tasks' data")
     parser.add_argument("--scores", type=Path, help="file that keeps the scores of the copies")
