@@ -2,7 +2,7 @@
 
     python benchmarks/audit.py [--draws 1000] [--table results/verdicts/audit.csv]
     python benchmarks/audit.py --pairs 200 [--noise 0.01]
-    python benchmarks/audit.py --copies 15 --model MODEL --data DIR [--scores FILE.npz]
+    python benchmarks/audit.py --copies 15 --model MODEL --data DIR [--scores FILE.npz] [--table …]
 
 The first draws families of changes whose truth is known: flips of tasks, and losses of 300 texts
 with skewed noise. For each kind of truth, number of tasks, rows and share of flips, it prints the
@@ -46,6 +46,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 
 from clbench.audit.audit import Auditor
@@ -281,29 +282,34 @@ def tuned_alarms(arguments: argparse.Namespace) -> None:
             ]
         )
     words: Counter[str] = Counter()
-    alarmed: list[tuple[int, int, list[str]]] = []
-    halves: Counter[str] = Counter()
+    pairs = []
     for one, two in combinations(range(len(looks)), 2):
         comparison = compare(looks[one], looks[two], MARGIN)
         words.update(each.change.word for each in comparison.changes)
         found = [c.task for c in comparison.changes if c.change.word in ("forgot", "gained")]
-        if found:
-            alarmed.append((one, two, found))
         even, odd = (
             compare(part_of(looks[one], start), part_of(looks[two], start), MARGIN)
             for start in (0, 1)
         )
-        for first, second in zip(even.changes, odd.changes, strict=True):
-            if first.change.word in ("forgot", "gained"):
-                same = first.change.difference * second.change.difference > 0
-                halves["same sign" if same else "other sign"] += 1
-    pairs = len(looks) * (len(looks) - 1) // 2
-    print(f"{pairs} pairs of {len(looks)} copies, {arguments.steps} steps on {arguments.learn}")
-    print(f"pairs with an alarm  {len(alarmed)}  share {len(alarmed) / pairs:.3f}")
-    print(f"alarms by measure    {dict(Counter(n for *_, found in alarmed for n in found))}")
-    print(f"alarms by copy       {dict(Counter(i for a, b, _ in alarmed for i in (a, b)))}")
-    print(f"on even items, by the sign of the odd ones  {dict(halves)}")
+        same = [
+            first.change.difference * second.change.difference > 0
+            for first, second in zip(even.changes, odd.changes, strict=True)
+            if first.change.word in ("forgot", "gained")
+        ]
+        signs = {"same_sign": sum(same), "other_sign": len(same) - sum(same)}
+        pairs.append({"one": one, "two": two, "alarms": "; ".join(found), **signs})
+    alarmed = [pair for pair in pairs if pair["alarms"]]
+    halves = {name: sum(pair[name] for pair in pairs) for name in ("same_sign", "other_sign")}
+    print(
+        f"{len(pairs)} pairs of {len(looks)} copies, {arguments.steps} steps on {arguments.learn}"
+    )
+    print(f"pairs with an alarm  {len(alarmed)}  share {len(alarmed) / len(pairs):.3f}")
+    print(f"alarms by measure    {Counter(n for p in alarmed for n in p['alarms'].split('; '))}")
+    print(f"alarms by copy       {Counter(p[name] for p in alarmed for name in ('one', 'two'))}")
+    print(f"on even items, by the sign of the odd ones  {halves}")
     print(f"words of all changes {dict(words)}")
+    if arguments.table:
+        pd.DataFrame(pairs).to_csv(arguments.table, index=False)
 
 
 def part_of(scores: Sequence[ItemScores], start: int) -> list[ItemScores]:

@@ -171,6 +171,23 @@ def test_the_documentation_states_what_simulations_of_other_intervals_show() -> 
     assert f"{rows.min():.3f} to {rows.max():.3f}".replace("0.", ".") in text
 
 
+def test_the_documentation_states_the_alarms_of_tuned_copies() -> None:
+    page = (ROOT / "docs" / "audit-methods.md").read_text(encoding="utf-8")
+    text = " ".join(page.split())
+    for model in ("minilm",):
+        name = f"audit-copies-{model}.csv"
+        pairs = pd.read_csv(ROOT / "results" / "verdicts" / name, keep_default_na=False)
+        alarmed = pairs[pairs["alarms"] != ""]
+        language = alarmed["alarms"].str.contains("language").sum()
+        same, other = pairs["same_sign"].sum(), pairs["other_sign"].sum()
+        assert len(pairs) >= 100
+        assert 2 * other / len(pairs) <= 0.05
+        assert f"{len(alarmed)} of {len(pairs)} pairs have an alarm" in text
+        assert f"{language} in language" in text
+        assert f"{same} of {same + other} have the same sign" in text
+        assert f"results/verdicts/{name}" in text
+
+
 def test_the_documentation_states_what_collapses_and_skewed_references_do() -> None:
     folder = ROOT / "results" / "verdicts"
     text = " ".join((ROOT / "docs" / "read.md").read_text(encoding="utf-8").split())
