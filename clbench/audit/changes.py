@@ -8,10 +8,9 @@ more, and so do all verdicts, which are read off them: the interval of a false o
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, TypeVar
 
-import numpy as np
 from scipy.optimize import brentq
 from scipy.special import bdtr, betaincinv, ndtri, stdtr, stdtrit
 
@@ -20,6 +19,8 @@ from clbench.results.statistics import ALPHA, AUDIT_WORDS, POWER, Verdict, Word
 
 Bounds = tuple[float, float]
 Key = TypeVar("Key", bound=Hashable)
+MOST_TIMES = 1e6
+"""Most times as many items that are advised."""
 LEAST_P = 1e-15
 """Smallest p that is told apart from 0."""
 
@@ -35,21 +36,25 @@ class Sample:
     p
         Two-sided p of this change alone.
     interval
-        Function from a level to the bounds of the difference.
+        Function from a level to the bounds of the difference; a second argument is how many times
+        as many items there are, if they go on as they began.
     variance
         That of the difference of one item.
     largest
         Difference of the item that the interval has more (`mean_change`), if it has one.
+    n
+        Items; 0 if it does not matter how many more would do.
     """
 
     difference: float
     p: float
-    interval: Callable[[float], Bounds]
+    interval: Callable[..., Bounds]
     variance: float = 0.0
     largest: float = 0.0
+    n: int = 0
 
 
-UNCHANGED = Sample(0.0, 1.0, lambda level: (0.0, 0.0))
+UNCHANGED = Sample(0.0, 1.0, lambda level, times=1.0: (0.0, 0.0))
 """The change between two models with the same weights."""
 
 
@@ -70,7 +75,8 @@ class Change:
         ``equivalent`` if the interval lies within the margin; else ``worse`` or ``better`` if it
         excludes 0; else ``no difference shown``.
     items_needed
-        About how many items would end ``no difference shown`` if the change is truly as observed.
+        About how many items would end ``no difference shown`` if the change is truly as observed;
+        None if there is another verdict, or only more runs would end it.
     """
 
     difference: float
@@ -93,8 +99,10 @@ class Change:
 
     def remedy(self, unit: str) -> str:
         """Return how many items would settle a change that is unclear, in words; else nothing."""
-        if self.items_needed is None:
+        if self.verdict != "no difference shown":
             return ""
+        if self.items_needed is None:
+            return "; settled only by more runs"
         return f"; settled by about {float(f'{self.items_needed:.2g}'):,.0f} {unit}"
 
     def to_json(self, key: str = "verdict") -> dict[str, Any]:
@@ -131,32 +139,35 @@ class Flips:
         flips, fewer = self.lost + self.gained, min(self.lost, self.gained)
         return min(1.0, 2.0 * float(bdtr(fewer, flips, 0.5))) if flips else 1.0
 
-    def interval(self, level: float) -> Bounds:
+    def interval(self, level: float, times: float = 1.0) -> Bounds:
         """Return the interval of the difference in accuracy, tuned minus base.
+
+        `times` is how many times as many flips and items there are.
 
         It is the hull of two intervals: the exact one given the number of flips (Clopper & Pearson
         1934), which excludes 0 exactly where McNemar's test rejects, and the score interval of
         Tango (1998, Statistics in Medicine 17), which also covers the chance in that number.
         """
-        m = self.gained + self.lost
-        low, high = clopper_pearson(self.gained, m, level)
-        score = tango(self.gained, self.lost, self.n, level)
-        return min(m * (2 * low - 1) / self.n, score[0]), max(m * (2 * high - 1) / self.n, score[1])
+        gained, lost, n = self.gained * times, self.lost * times, self.n * times
+        m = gained + lost
+        low, high = clopper_pearson(gained, m, level)
+        score = tango(gained, lost, n, level)
+        return min(m * (2 * low - 1) / n, score[0]), max(m * (2 * high - 1) / n, score[1])
 
     def sample(self) -> Sample:
         """Return the change to judge."""
         difference, variance = self.gained - self.lost, max(self.gained + self.lost, 1) / self.n
-        return Sample(difference / self.n, self.p, self.interval, variance)
+        return Sample(difference / self.n, self.p, self.interval, variance, n=self.n)
 
 
-def clopper_pearson(k: int, n: int, level: float) -> Bounds:
+def clopper_pearson(k: float, n: float, level: float) -> Bounds:
     """Return the exact interval of a share of which k of n were seen (Clopper & Pearson 1934)."""
     tail = (1.0 - level) / 2
     low = float(betaincinv(k, n - k + 1, tail)) if k else 0.0
     return low, float(betaincinv(k + 1, n - k, 1.0 - tail)) if k < n else 1.0
 
 
-def tango(gained: int, lost: int, n: int, level: float) -> Bounds:
+def tango(gained: float, lost: float, n: float, level: float) -> Bounds:
     """Return the score interval of a difference of paired shares, (gained − lost) / n.
 
     Tango (1998), section 3: the values δ for which the statistic below lies within the normal
@@ -198,36 +209,38 @@ def mean_change(base: Floats, tuned: Floats, largest: float | None = None) -> Sa
     differences = tuned - base
     n, mean, variance = len(differences), float(differences.mean()), float(differences.var(ddof=1))
     if variance == 0.0 and not largest:
-        return Sample(mean, 1.0 if mean == 0.0 else 0.0, lambda level: (mean, mean))
+        return Sample(mean, 1.0 if mean == 0.0 else 0.0, lambda level, times=1.0: (mean, mean))
 
-    def with_item(sign: float) -> tuple[float, float]:
-        """Return the mean and its standard error with one item more, if there is one."""
-        more = differences if largest is None else np.append(differences, sign * largest)
-        return float(more.mean()), float(more.std(ddof=1)) / math.sqrt(len(more))
+    def with_item(sign: float, count: float) -> tuple[float, float]:
+        """Return the mean of as many items and its error, with one item more, if there is one."""
+        if largest is None:
+            return mean, math.sqrt(variance / count)
+        far = sign * largest - mean
+        spread = ((count - 1) * variance + far**2 * count / (count + 1)) / count
+        return mean + far / (count + 1), math.sqrt(spread / (count + 1))
 
-    (lower, below), (upper, above) = with_item(-1.0), with_item(1.0)
-    freedom = n - (largest is None)
-
-    def interval(level: float) -> Bounds:
-        quantile = float(stdtrit(freedom, (1.0 + level) / 2))
+    def interval(level: float, times: float = 1.0) -> Bounds:
+        (lower, below), (upper, above) = with_item(-1.0, n * times), with_item(1.0, n * times)
+        quantile = float(stdtrit(n * times - (largest is None), (1.0 + level) / 2))
         return lower - quantile * below, upper + quantile * above
 
-    ratio = lower / below if mean > 0 else -upper / above
-    p = min(1.0, float(2.0 * stdtr(freedom, -ratio)))
-    return Sample(mean, p, interval, variance, largest or 0.0)
+    nearer, error = with_item(-1.0 if mean > 0 else 1.0, n)
+    ratio = nearer / error if mean > 0 else -nearer / error
+    p = min(1.0, float(2.0 * stdtr(n - (largest is None), -ratio)))
+    return Sample(mean, p, interval, variance, largest or 0.0, n)
 
 
-def widened(sample: Sample, floor: Callable[[float], float], variance: float) -> Sample:
+def widened(sample: Sample, floor: Callable[[float], float]) -> Sample:
     """Return a change that is also uncertain for another reason, independent of its items.
 
-    `floor` is the half width of that uncertainty's interval at a level. Squares of distances add up
-    (the method of variance estimates recovery, Zou & Donner 2008, Statistics in Medicine 27), so a
-    change is shown only beyond the floor. `variance` adds to that of an item's difference.
+    `floor` is the half width of that uncertainty's interval at a level, which more items do not
+    narrow. Squares of distances add up (the method of variance estimates recovery, Zou & Donner
+    2008, Statistics in Medicine 27), so a change is shown only beyond the floor.
     """
     middle = sample.difference
 
-    def interval(level: float) -> Bounds:
-        (low, high), half = sample.interval(level), floor(level)
+    def interval(level: float, times: float = 1.0) -> Bounds:
+        (low, high), half = sample.interval(level, times), floor(level)
         return middle - math.hypot(middle - low, half), middle + math.hypot(high - middle, half)
 
     def excess(log_p: float) -> float:  # above 0 if the interval of level 1 − p excludes 0
@@ -237,7 +250,7 @@ def widened(sample: Sample, floor: Callable[[float], float], variance: float) ->
     p, least = 1.0, math.log(LEAST_P)
     if middle and excess(0.0) > 0:
         p = math.exp(brentq(excess, least, 0.0)) if excess(least) < 0 else LEAST_P
-    return Sample(middle, p, interval, sample.variance + variance, sample.largest)
+    return replace(sample, p=p, interval=interval)
 
 
 def items_needed(
@@ -256,6 +269,17 @@ def items_needed(
     return math.ceil((half + root) / change**2)
 
 
+def times_needed(settles: Callable[[float], bool]) -> float | None:
+    """Return about how many times as many items settle a question; None if a million do not."""
+    least, most = 0.0, math.log(MOST_TIMES)
+    if not settles(MOST_TIMES):
+        return None
+    while most - least > 0.01:
+        middle = (least + most) / 2
+        least, most = (least, middle) if settles(math.exp(middle)) else (middle, most)
+    return math.exp(most)
+
+
 def judge(samples: Mapping[Key, Sample], margin: float, alpha: float = ALPHA) -> dict[Key, Change]:
     """Return the changes of a family, judged; `margin` is the largest that does not matter."""
     tests = max(1, sum(sample is not UNCHANGED for sample in samples.values()))
@@ -263,16 +287,26 @@ def judge(samples: Mapping[Key, Sample], margin: float, alpha: float = ALPHA) ->
     changes = {}
     for name, sample in samples.items():
         low, high = sample.interval(1.0 - rate)
-        verdict: Verdict = "no difference shown"
-        if -margin < low and high < margin:
-            verdict = "equivalent"
-        elif high < 0 or low > 0:
-            verdict = "worse" if high < 0 else "better"
-        size, needed = abs(sample.difference), None
-        if verdict == "no difference shown":  # to exclude 0, or to lie within both margins
-            distance = max(size, margin - size)
-            power = (1.0 + POWER) / 2
-            needed = items_needed(sample.variance, distance, rate, power, sample.largest)
+        verdict, needed = verdict_on((low, high), margin), None
+        if verdict == "no difference shown" and sample.n:
+
+            def settles(times: float, sample: Sample = sample) -> bool:
+                bounds = sample.interval(1.0 - rate, times)
+                return verdict_on(bounds, margin) != "no difference shown"
+
+            if times := times_needed(settles):
+                size, power = abs(sample.difference), (1.0 + POWER) / 2
+                distance = max(size, margin - size)  # to exclude 0, or lie within both margins
+                needed = items_needed(sample.variance, distance, rate, power, sample.largest)
+                needed = max(needed, math.ceil(times * sample.n))
         p = sample.p, min(1.0, ALPHA / rate * sample.p)
         changes[name] = Change(sample.difference, low, high, 1.0 - rate, *p, verdict, needed)
     return changes
+
+
+def verdict_on(bounds: Bounds, margin: float) -> Verdict:
+    """Return what an interval says of a change."""
+    low, high = bounds
+    if -margin < low and high < margin:
+        return "equivalent"
+    return "worse" if high < 0 else "better" if low > 0 else "no difference shown"

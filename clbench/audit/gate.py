@@ -20,7 +20,14 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import stdtrit
 
-from clbench.audit.changes import UNCHANGED, Bounds, Sample, clopper_pearson, items_needed
+from clbench.audit.changes import (
+    UNCHANGED,
+    Bounds,
+    Sample,
+    clopper_pearson,
+    items_needed,
+    times_needed,
+)
 from clbench.audit.comparison import CANNOT_SHOW, LANGUAGE, Comparison, MeasureChange, sample
 from clbench.audit.scores import PARTS, Floats
 from clbench.core.errors import did_you_mean, format_value, printable, quote_key
@@ -78,7 +85,8 @@ class Finding:
     word
         ``holds``, ``violated`` or ``open``.
     value, low, high
-        The quantity, and its one-sided bounds: `low` at 1 − α, and `high` at 1 − α / m.
+        The quantity, and its one-sided bounds: `low` at 1 − α, and `high` at 1 − α / m. None if it
+        was not measured.
     blind
         Whether no task of it can show forgetting.
     n, more
@@ -87,9 +95,9 @@ class Finding:
 
     requirement: Requirement
     word: Literal["holds", "violated", "open"] = "open"
-    value: float = 0.0
-    low: float = 0.0
-    high: float = 0.0
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
     n: int = 0
     more: int | None = None
     blind: bool = False
@@ -97,19 +105,21 @@ class Finding:
     def __str__(self) -> str:
         name, limit = self.requirement.name, self.requirement.limit
         sign = "" if self.requirement.rule == "at_least" else "+"
+        if self.value is None or self.low is None or self.high is None:
+            return f"{name} must be {limit:{sign}.3f} or more, but was not measured"
         value, low, high, least = (
             f"{round(each, 3) + 0.0:{sign}.3f}" for each in (self.value, self.low, self.high, limit)
         )
-        if not self.n:
-            return f"{name} must be {least} or more, but was not measured"
         shown = {
             "holds": f"shown to be {low} or more",
             "violated": f"{limit - self.value:.3f} too low, shown to be {high} or less",
             "open": f"shown to be {low} to {high}",
         }[self.word]
         shown += f"; {CANNOT_SHOW}" if self.blind else ""
-        more = f"; about {float(f'{self.more:.2g}'):,.0f} more items would do" if self.more else ""
-        return f"{name} {value}, must be {least} or more: {shown}{more}"
+        if self.more:
+            some = int(float(f"{self.more:.2g}"))
+            shown += f"; about {some:,} more item{'s'[: some - 1]} would do"
+        return f"{name} {value}, must be {least} or more: {shown}"
 
 
 @dataclass(frozen=True)
@@ -219,9 +229,15 @@ def find(
     elif high < limit:
         word = "violated"
     elif value != limit:
-        rate = 2.0 * (alpha if value > limit else fails)
-        needed = items_needed(known.variance, abs(value - limit), rate, largest=known.largest)
-        more = max(1, needed - n)
+        side, rate = (0, 2.0 * alpha) if value > limit else (1, 2.0 * fails)
+
+        def settles(times: float) -> bool:
+            bound = known.interval(1.0 - rate, times)[side]
+            return bound < limit if side else bound >= limit
+
+        if times := times_needed(settles):
+            needed = items_needed(known.variance, abs(value - limit), rate, largest=known.largest)
+            more = max(needed, math.ceil(times * n)) - n
     return Finding(requirement, word, value, low, high, n, more, is_blind)
 
 
@@ -242,8 +258,8 @@ def pooled(measures: Sequence[MeasureChange]) -> Sample:
     each = list(zip(weights, samples, strict=True))
     middle = sum(w * s.difference for w, s in each)
 
-    def interval(level: float) -> Bounds:
-        bounds = [(w, s.difference, s.interval(level)) for w, s in each]
+    def interval(level: float, times: float = 1.0) -> Bounds:
+        bounds = [(w, s.difference, s.interval(level, times)) for w, s in each]
         below = math.hypot(*(w * (d - low) for w, d, (low, _) in bounds))
         return middle - below, middle + math.hypot(*(w * (high - d) for w, d, (_, high) in bounds))
 
@@ -261,18 +277,21 @@ def mean_of(values: Floats) -> Sample:
     if np.isin(values, (0.0, 1.0)).all():
         variance = max(mean * (1.0 - mean), 1.0 / n)
         k = int(values.sum())
-        return Sample(mean, math.nan, lambda level: clopper_pearson(k, n, level), variance)
+
+        def exact(level: float, times: float = 1.0) -> Bounds:
+            return clopper_pearson(k * times, n * times, level)
+
+        return Sample(mean, math.nan, exact, variance)
     spread = float(values.std(ddof=1))
     if not spread:
-        return Sample(mean, math.nan, lambda level: (mean, mean))
-    skew = float(((values - mean) ** 3).mean()) / spread**3 / math.sqrt(n)
-    skew = math.copysign(max(abs(skew), 1e-6), skew)
+        return Sample(mean, math.nan, lambda level, times=1.0: (mean, mean))
+    third = float(((values - mean) ** 3).mean()) / spread**3
 
-    def interval(level: float) -> Bounds:
-        t = float(stdtrit(n - 1, (1.0 + level) / 2))
+    def interval(level: float, times: float = 1.0) -> Bounds:
+        root, t = math.sqrt(n * times), float(stdtrit(n * times - 1, (1.0 + level) / 2))
+        skew = math.copysign(max(abs(third / root), 1e-6), third)
         low, high = (
-            mean
-            - spread / math.sqrt(n) * 3 / skew * (float(np.cbrt(1 + skew * (q - skew / 6))) - 1)
+            mean - spread / root * 3 / skew * (float(np.cbrt(1 + skew * (q - skew / 6))) - 1)
             for q in (t, -t)
         )
         return low, high

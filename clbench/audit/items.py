@@ -146,7 +146,7 @@ def load_items(
             task = load_task(each, data=folder, base=base, own=own)
             if task.name in items:
                 raise DataError(
-                    f"task {task.name!r} is given more than once; name each task only once."
+                    f"{name}: task {task.name!r} is given more than once; name each task only once."
                 )
             items[task.name] = Items.of(task, rows + extra, seed)
     return list(items.values())

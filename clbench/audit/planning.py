@@ -39,10 +39,13 @@ def plan(sizes: Mapping[str, int], tests: int, detect: float | None = None) -> s
     `detect` is the loss for which their number was chosen, if it was.
     """
     name, fewest = min(sizes.items(), key=lambda each: each[1])
+    usual, unrelated = (detectable(fewest, tests, flips) for flips in (FLIPS, UNRELATED))
+    flipping = (
+        f"{100 * FLIPS:.0f} % of the items flip" if usual <= FLIPS else "only lost items flip"
+    )
     line = (
-        f"{fewest:,} items of {name} show a loss of {detectable(fewest, tests):.3f} with "
-        f"{100 * POWER:.0f} % power if {100 * FLIPS:.0f} % of the items flip, and of "
-        f"{detectable(fewest, tests, UNRELATED):.3f} if half do."
+        f"{fewest:,} items of {name} show a loss of {usual:.3f} with {100 * POWER:.0f} % power if "
+        f"{flipping}" + (f", and of {unrelated:.3f} if half do." if unrelated <= UNRELATED else ".")
     )
     if detect is not None and fewest < (needed := rows_needed(detect, tests)):
         line += f" {named('detect', detect)} needs {needed:,} items; the task has no more."

@@ -55,6 +55,10 @@ class Record:
     def read(cls, path: Path) -> Self:
         """Return the audit in a folder or file; a DataError if there is none, or it is damaged."""
         file = path / FILE if path.is_dir() else path
+        if not file.exists():
+            raise DataError(
+                f"{path}: there is no {FILE}. Give the folder that clbench audit wrote."
+            )
         with checked(file):
             content = json.loads(read_file(file))
             if (content["format"], content["schema_version"]) != (FORMAT, SCHEMA):

@@ -98,8 +98,9 @@ class AuditSettings:
         object.__setattr__(self, "tasks", tuple(self.tasks))
         for name in ("margin", "detect", "relearn_rate"):
             check_change(name, getattr(self, name))
-        for name, least in (("rows", FEWEST_ROWS), ("texts", FEWEST_TEXTS), ("seed", 0)):
-            check_count(name, getattr(self, name), least)
+        least = {"rows": FEWEST_ROWS, "texts": FEWEST_TEXTS, "rephrase": 1, "seed": 0}
+        for name, fewest in least.items():
+            check_count(name, getattr(self, name), fewest)
         if self.relearn is not None:
             check_count("relearn", self.relearn, 1)
         if self.detect is not None and self.questions is not None:

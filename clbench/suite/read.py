@@ -96,7 +96,7 @@ def read_tasks(name: str) -> dict[str, OwnTaskTable]:
     Raises a SuiteError with all errors of the file.
     """
     path = _suite_path(name)
-    if (data := read_toml(path)).keys() <= {"task"}:
+    if (data := read_toml(path)).keys().isdisjoint({"methods", "scenario"}):
         return check_file(path, data, TaskFile).task
     return read_suite(path).file.task
 

@@ -394,7 +394,8 @@ class FileTask(TableTask):
                 raise errors.DataError(f"{where}{problem}") from error
             reason = " ".join(str(error).split())[:200]
             reason = re.sub(r"Row #(\d+)", lambda row: f"line {line(int(row[1]) - 2)}", reason)
-            name = "Parquet file" if kind == "parquet" else f"{kind} file in UTF-8"
+            suffix = "json" if content.lstrip()[:1] == b"[" else kind
+            name = "Parquet file" if kind == "parquet" else f"{suffix} file in UTF-8"
             raise errors.DataError(f"{where}: not a valid {name} ({reason}).") from error
         if not len(table):
             raise errors.DataError(f"{where}: the file has no rows.")

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clbench.audit.changes import UNCHANGED, Flips, Sample, items_needed, judge, mean_change, tango
+from clbench.audit.changes import (
+    UNCHANGED,
+    Flips,
+    Sample,
+    items_needed,
+    judge,
+    mean_change,
+    tango,
+    widened,
+)
 
 
 @pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (7, 2), (2, 7), (30, 30), (0, 12)])
@@ -145,6 +154,23 @@ def test_an_unclear_change_says_what_would_settle_it(lost: int, gained: int) -> 
     assert settled.items_needed is None
     assert settled.remedy("rows") == ""
     assert re.fullmatch(r"; settled by about [\d,]+ rows", change.remedy("rows"))
+
+
+@pytest.mark.parametrize("n", [100, 150, 180])
+def test_more_items_than_there_are_settle_a_change_without_flips(n: int) -> None:
+    (change,) = judge({0: Flips(0, 0, n).sample()}, 0.02).values()
+    assert change.items_needed is not None
+    assert 189 <= change.items_needed <= 270
+    assert judge({0: Flips(0, 0, change.items_needed).sample()}, 0.02)[0].word == "kept"
+
+
+def test_what_runs_leave_open_only_more_runs_settle() -> None:
+    flips = Flips(40, 20, 1000).sample()
+    (change,) = judge({0: widened(flips, lambda level: 0.1)}, 0.001).values()
+    assert (change.items_needed, change.remedy("items")) == (None, "; settled only by more runs")
+    (change,) = judge({0: widened(flips, lambda level: 0.015)}, 0.001).values()
+    assert change.items_needed is not None
+    assert change.items_needed > 1000
 
 
 def test_words_follow_the_interval() -> None:

@@ -55,7 +55,7 @@ def test_metrics_that_do_not_decide_are_exploratory(tmp_path: Path) -> None:
     (model,) = audit_logs(folders[0], folders[1:]).models
     assert [c.measure.metric for c in model.comparison.exploratory] == ["task/time, sign turned"]
     assert model.comparison.exploratory[0].base == -3.0
-    assert "1 further metric on the page: exploratory, each judged alone." in model.notes
+    assert "1 further metric in the page's table: exploratory, each judged alone." in model.notes
 
 
 def test_the_direction_of_every_metric_counts(tmp_path: Path) -> None:
@@ -186,7 +186,6 @@ def test_a_widened_p_agrees_with_the_interval() -> None:
     sample = widened(
         mean_change(base, base - 0.05 + 0.1 * rng.standard_normal(100)),
         lambda level: 0.02 * level,
-        0.0,
     )
     assert sample.interval(1.0 - 1.01 * sample.p)[1] < 0 < sample.interval(1.0 - 0.99 * sample.p)[1]
 
@@ -302,3 +301,15 @@ def test_items_without_a_score_are_counted_once(tmp_path: Path) -> None:
     (model,) = audit_logs(str(base), [str(tuned)]).models
     assert len(model.comparison.changes[0].paired) == 49
     assert any("1 item that only one model has" in note for note in model.notes)
+
+
+@pytest.mark.parametrize(("name", "separator"), [("T.CSV", ", "), ("t.tsv", "\t")])
+def test_tables_may_have_long_prompts_and_blanks_in_the_header(
+    tmp_path: Path, name: str, separator: str
+) -> None:
+    rows = [["task", "item", "input", "correct"]]
+    rows += [["a", str(i), "x" * 150_000, "1"] for i in range(3)]
+    header, *rest = [separator.join(row) for row in rows]
+    (tmp_path / name).write_text("\n".join([header, *(row.replace(", ", ",") for row in rest)]))
+    (scores,) = read_logs(str(tmp_path)).scores
+    assert scores.scores.tolist() == [1, 1, 1]

@@ -103,7 +103,9 @@ def test_an_archive_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
 def test_columns_of_other_tables_are_named(header: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"{header}\nmine;i0;1,0,0,0\n")
     message = refused(tmp_path / "a.csv", tmp_path / "a.csv")
-    assert "Tables need the columns task, item, and score or correct; " in message
+    assert (
+        "Tables need the columns task, item, and score or correct, separated by commas; " in message
+    )
     assert message.endswith(f"{tmp_path / 'a.csv'} has {header.replace(',', ', ')}.")
     lines(tmp_path / "b.jsonl", [dict.fromkeys(header.split(","), "1")])
     assert f"b.jsonl has {header.replace(',', ', ')}." in refused(tmp_path, tmp_path)
@@ -188,3 +190,40 @@ def test_options_of_models_are_refused(
     log = str(table_csv(tmp_path / "log", BASE))
     assert main(["audit", "--logs", log, log, *option]) == 2
     assert f"{option[0]} needs models" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("task,item,correct\n,1,1\n", "item '1' has no task. Give it one."),
+        ("task,item,correct\na,1,1,2\n", "line 2: has not as many fields as line 1. Correct it"),
+        ("task,item,correct\n", "with at least one item"),
+        ("task;item;correct\na;1;1\n", "separated by commas; "),
+    ],
+)
+def test_tables_that_are_no_logs_are_refused(tmp_path: Path, table: str, message: str) -> None:
+    (tmp_path / "t.csv").write_text(table)
+    assert message in refused(tmp_path, tmp_path)
+
+
+def test_another_encoding_is_named_with_the_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("task,item,correct\nä,1,1\n", encoding="latin-1")
+    assert f"{file}, line 2: is not UTF-8 but perhaps WINDOWS-1252" in refused(file, file)
+
+
+def test_a_line_without_its_metric_is_named(tmp_path: Path) -> None:
+    base = lm_eval(tmp_path / "a", BASE)
+    (file,) = base.rglob("samples_*.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    del rows[3]["exact_match"]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    assert "is not a whole log of its format (an item has no 'exact_match')." in refused(base, base)
+
+
+def test_a_list_among_numbers_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    scores = [0.5, [1, 2], 1.0]
+    rows = [{"task": "a", "item": i, "score": score} for i, score in enumerate(scores)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    assert "a: score of item '1' is [1, 2], not a number from" in refused(file, file)

@@ -100,4 +100,4 @@ def test_damaged_files_are_refused_in_a_line(
     assert "is not an audit of this clbench" in error
     assert error.count("\n") == 1
     assert main(["export", str(tmp_path / "none"), "--to", "github"]) == 2
-    assert "No such file" in capsys.readouterr().err
+    assert "none: there is no audit.json." in capsys.readouterr().err

@@ -47,5 +47,5 @@ def export(record: Record) -> Iterator[tuple[str, str]]:
     if not found:
         raise DataError(
             f"{record.folder}: no model answers a task of the hub itself, so there are no results "
-            "for it. Audit a model with a head for such a task."
+            "for it. Audit a model with a head for such a task; logs do not name the hub's tasks."
         )

@@ -92,7 +92,7 @@ def _items(each: Measure, role: str) -> Iterator[Json]:
         given = {"raw": text.replace(SEPARATOR, "\n"), "reference": [answer] if answer else []}
         yield {
             "evaluation_result_id": _id(each),
-            "evaluation_name": each.title,
+            "evaluation_name": _name(each),
             "interaction_type": "single_turn",
             "answer_attribution": [],
             "sample_id": key,
@@ -134,11 +134,16 @@ def _result(each: Measure, what: str, base: str = "") -> Json:
         }
     return {
         "evaluation_result_id": f"{_id(each)}{suffix}",
-        "evaluation_name": f"{each.title}{suffix}",
+        "evaluation_name": f"{_name(each)}{suffix}",
         "source_data": data,
         "metric_config": metric | {"score_type": "continuous", "min_score": low, "max_score": high},
         "score_details": details,
     }
+
+
+def _name(each: Measure) -> str:
+    """Return the task; with the part where a model's own answers may have that name, too."""
+    return str(each.items["title" if each.part == "features" else "task"])
 
 
 def _id(each: Measure) -> str:

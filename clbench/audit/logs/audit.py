@@ -114,6 +114,6 @@ def _compare(
         notes.append(NO_NOISE)
     if more := len(comparison.exploratory):
         notes.append(
-            f"{count(more, 'further metric')} on the page: exploratory, each judged alone."
+            f"{count(more, 'further metric')} in the page's table: exploratory, each judged alone."
         )
     return comparison, tuple(filter(None, notes))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from clbench.core import errors
-from clbench.core.files import user_path
+from clbench.core.files import not_utf8, user_path
 from clbench.core.registry import Registry
 
 
@@ -66,7 +66,7 @@ def read_entries(name: str) -> Iterator[Entry]:
         importlib.import_module(f"{__package__}.{module.name}")
     found, others = False, ""
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        matching = [pattern for pattern in FORMATS if fnmatch(file.name, pattern)]
+        matching = [pattern for pattern in FORMATS if fnmatch(file.name.lower(), pattern)]
         if matching and file.is_file():
             try:
                 for entry in FORMATS.get(max(matching, key=len))(file):
@@ -76,14 +76,22 @@ def read_entries(name: str) -> Iterator[Entry]:
                 others = f"; {file} has {columns}"
             except errors.ClbenchError:
                 raise
+            except UnicodeDecodeError as error:
+                text = f"{file}{not_utf8(file.read_bytes(), str(file))}"
+                raise errors.DataError(text) from error
             except Exception as error:
                 reason = f"{type(error).__name__}: {errors.error_text(error)}"
-                text = f"{file} is not a whole log ({reason}). Copy it again."
-                raise errors.DataError(text) from error
+                if isinstance(error, KeyError):
+                    reason = f"an item has no {errors.error_text(error)}"
+                text = f"{file} is not a whole log of its format ({reason})."
+                raise errors.DataError(
+                    f"{text} Copy it again, or run the harness again."
+                ) from error
     if not found:
         raise errors.DataError(
-            f"{path}: there is no log with items. Logs are {errors.join_names(FORMATS)}. Tables "
-            f"need the columns task, item, and score or correct{others}."
+            f"{path}: there is no log with items. Logs are {errors.join_names(FORMATS)}, with at "
+            "least one item. Tables need the columns task, item, and score or correct, separated "
+            f"by commas{others}."
         )
 
 

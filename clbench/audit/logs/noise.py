@@ -54,8 +54,8 @@ class RunNoise:
 
     def add(self, sample: Sample, pair: Pair) -> Sample:
         """Return a change with the noise of its runs."""
-        floor, n = self.floor(pair), pair[0].runs.shape[1]
-        return sample if floor is None else widened(sample, floor, self.variance(pair) * n)
+        floor = self.floor(pair)
+        return sample if floor is None else widened(sample, floor)
 
     def note(self, pair: Pair) -> str:
         """Return the floor of a task in words; empty if each model has one run."""

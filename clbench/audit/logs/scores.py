@@ -19,6 +19,8 @@ UNIT = re.compile(
 """Metrics that lie from 0 to 1 if a log does not say."""
 GUESSED = re.compile(r"(^|_)(acc|accuracy|choice)($|[_,])")
 """Metrics of which guessing among k choices is right 1/k of the time."""
+PARTS = (list, tuple, dict)
+"""What is logged of an item for a metric that only the whole task has."""
 AXES: Mapping[str, Part] = {
     "mmlu|arc|truthfulqa": "knowledge",
     "bbh|bigbench_hard|hellaswag|winogrande|copa": "reasoning",
@@ -83,6 +85,8 @@ def read_logs(name: str, tasks: Collection[str] = ()) -> ModelLogs:
     logged: dict[str, _Logged] = defaultdict(_Logged)
     models = set()
     for entry in read_entries(name):
+        if not entry.task:
+            raise DataError(f"{name}: item {entry.item!r} has no task. Give it one.")
         task = logged[entry.task]
         models.add(entry.model)
         task.choices.add(entry.choices)
@@ -128,13 +132,14 @@ def _scores(name: str, task: str, logged: _Logged, notes: list[str]) -> Iterator
         low = low if metric.low is None else metric.low
         high = high if metric.high is None else metric.high
         cells = [[run[item] for item in items] for run in runs]
-        if any(isinstance(cell, list | tuple | dict) for row in cells for cell in row):
+        filled = [cell for row in cells for cell in row if cell is not None]
+        if filled and all(isinstance(cell, PARTS) for cell in filled):
             notes.append(
                 f"{task}: {metric.name} is not a score of single items, so it is left out."
             )
             continue
         for i, cell in ((i, cell) for row in cells for i, cell in enumerate(row)):
-            if cell is not None and (isinstance(cell, str) or not low <= cell <= high):
+            if cell is not None and (isinstance(cell, (str, *PARTS)) or not low <= cell <= high):
                 raise DataError(
                     f"{name}: {task}: {metric.name} of item {items[i]!r} is {format_value(cell)}, "
                     f"not a number from {low:g} to {high:g}."

@@ -13,15 +13,18 @@ from clbench.core.errors import DataError, join_names
 
 METRICS = {"correct": "accuracy", "score": "score"}
 """Columns of scores, and the metrics that they hold."""
+LONGEST = 2**31 - 1
+"""Most characters of a field, such as a long prompt."""
 WORDS = {"true": 1.0, "false": 0.0, "": None}
 
 
 @FORMATS.register("*.csv")
+@FORMATS.register("*.tsv")
 @FORMATS.register("*.jsonl")
 @FORMATS.register("*.parquet")
 def read(path: Path) -> Iterator[Entry]:
     """Yield the rows of a table; ``metric``, ``run``, and ``input`` or ``prompt`` are optional."""
-    rows = {".csv": _csv, ".jsonl": formats.json_lines, ".parquet": _parquet}[path.suffix]
+    rows = {".jsonl": formats.json_lines, ".parquet": _parquet}.get(path.suffix.lower(), _csv)
     columns: list[str] = []
     for row in rows(path):
         columns = columns or _scores(row)
@@ -41,12 +44,18 @@ def _scores(columns: Iterable[str]) -> list[str]:
 
 
 def _csv(path: Path) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(LONGEST)
     with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file, strict=True)
-        _scores(rows.fieldnames or ())
+        tab = "\t" if path.suffix.lower() == ".tsv" else ","
+        rows = csv.DictReader(file, strict=True, delimiter=tab)
+        rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
+        _scores(rows.fieldnames)
         for row in rows:
             if None in row or None in row.values():
-                raise DataError(f"{path}, line {rows.line_num}: has not as many fields as line 1.")
+                raise DataError(
+                    f"{path}, line {rows.line_num}: has not as many fields as line 1. Correct it, "
+                    "or put texts with commas in quotes."
+                )
             yield row
 
 
