@@ -1,0 +1,83 @@
+"""The examples of docs/audit.md say what follows from every item of their kept audits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clbench.audit.comparison import Comparison, compare
+from clbench.audit.record import Record, measures
+from clbench.audit.scores import ItemScores
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8").replace("−", "-")
+LANGUAGE_MODEL, ENCODER = "## A language model", "## An example"
+
+
+def section(heading: str) -> str:
+    """Return the text of a section in one line."""
+    text = PAGE[PAGE.index(f"{heading}\n") :]
+    return " ".join(re.split(r"\n## ", text[3:])[0].split())
+
+
+def audits(name: str) -> dict[str, dict[str, Any]]:
+    """Return what a kept audit says of each model, with its margin."""
+    content = Record.read(ROOT / "results" / "audits" / name).content
+    margin = content["settings"]["margin"]
+    return {model["model"]: {**model, "margin": margin} for model in content["models"]}
+
+
+def judged(model: dict[str, Any], unit: str) -> Comparison:
+    """Return the comparison that a model's items give."""
+    scores: dict[str, list[ItemScores]] = {"base": [], "tuned": []}
+    for each in measures(model):
+        table, numbers = each.items, each.numbers
+        probed = table["part"] in ("features", "behaviour")
+        for role, found in scores.items():
+            found.append(
+                ItemScores(
+                    table["task"],
+                    table["part"],
+                    (-1.0 if each.is_loss else 1.0) * np.array(table[role], float),
+                    tuple(table["keys"]),
+                    metric=table["metric"],
+                    chance=numbers.get("chance"),
+                    choices=numbers.get("choices"),
+                    primary=each.primary,
+                    unit="texts" if each.is_loss else "rows" if probed else unit,
+                )
+            )
+    return compare(scores["base"], scores["tuned"], model["margin"])
+
+
+@pytest.mark.parametrize(
+    ("heading", "name", "tuned"),
+    [(LANGUAGE_MODEL, "smollm2-fomc", "fomc")],
+)
+def test_the_terminal_shows_what_the_items_give(heading: str, name: str, tuned: str) -> None:
+    shown, model = section(heading), audits(name)[tuned]
+    assert model["headline"] in shown
+    found = judged(model, "questions").measures
+    assert len(found) == len([each for each in measures(model) if each.primary])
+    for each in found:
+        line = " ".join(f"{each.change.word} {each.title} {each}".split())
+        assert line in shown, line
+
+
+def test_the_answers_in_form_are_those_of_the_items() -> None:
+    model = audits("smollm2-fomc")["fomc"]
+    (form,) = [each.items for each in measures(model) if each.part == "format"]
+    base, tuned = (sum(form[role][:50]) for role in ("base", "tuned"))  # those of GSM8K
+    text = section(LANGUAGE_MODEL)
+    assert f"of 50 answers to GSM8K, {base} of the base model's end" in text
+    assert f"and {tuned} of the tuned one's" in text
+    able = [
+        model[part] for part in ("knowledge", "reasoning", "arithmetic", "instructions", "reading")
+    ]
+    blind = [each["cannot_show_forgetting"] for part in able for each in part.values()]
+    assert (sum(blind), len(blind)) == (8, 9)
+    assert "in eight of nine tasks it is not shown to be above chance" in text
