@@ -56,7 +56,7 @@ def judged(model: dict[str, Any], unit: str) -> Comparison:
 
 @pytest.mark.parametrize(
     ("heading", "name", "tuned"),
-    [(LANGUAGE_MODEL, "smollm2-fomc", "fomc")],
+    [(LANGUAGE_MODEL, "smollm2-fomc", "fomc"), (ENCODER, "minilm-sst2", "sst2")],
 )
 def test_the_terminal_shows_what_the_items_give(heading: str, name: str, tuned: str) -> None:
     shown, model = section(heading), audits(name)[tuned]
