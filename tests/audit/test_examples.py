@@ -81,3 +81,19 @@ def test_the_answers_in_form_are_those_of_the_items() -> None:
     blind = [each["cannot_show_forgetting"] for part in able for each in part.values()]
     assert (sum(blind), len(blind)) == (8, 9)
     assert "in eight of nine tasks it is not shown to be above chance" in text
+
+
+def test_the_table_and_the_relearning_are_those_of_the_audit_of_both_models() -> None:
+    text = section(LANGUAGE_MODEL)
+    measured = ("fomc, behaviour", "written answers, format, in form", "language")
+    models = audits("smollm2-fomc-methods")
+    for name, model in models.items():
+        changes = {each.title: str(each.change) for each in judged(model, "questions").changes}
+        assert f"| `{name}` | {' | '.join(changes[title] for title in measured)} |" in text
+    (found,) = models["fomc"]["relearned"]
+    tuned, base, left = (
+        "{difference:+.3f} [{low:+.3f}, {high:+.3f}]".format(**found[part])
+        for part in ("tuned", "base", "left")
+    )
+    assert f"{found['word']} {found['task']}: {found['rows']} rows bring back {tuned}" in text
+    assert f"(base model: {base}), which leaves {left}" in text
