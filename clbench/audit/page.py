@@ -1,6 +1,7 @@
 """The page of an audit, and the card of a mended model: verdicts in words, numbers and figures."""
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -280,6 +281,10 @@ def _draw(axes: Axes, change: Change, place: float, look: style.Look) -> None:
     )
 
 
+MOST_LABELS = 14
+"""Most layers that are named below a figure."""
+
+
 def draw_layers(audit: Audit) -> Figure:
     """Draw how far each group of layers moved, and what putting it back regains."""
     looks = style.looks_of([model.name for model in audit.models])
@@ -302,6 +307,8 @@ def draw_layers(audit: Audit) -> Figure:
         axes.set_ylabel(text)
         axes.set_xlabel("layer")
         axes.grid(axis="y", lw=0.4, alpha=0.6)
+        every = math.ceil(len(names) / MOST_LABELS)
+        axes.set_xticks(range(0, len(names), every), names[::every])
         axes.tick_params(axis="x", rotation=45 if len(names) > 8 else 0)
     style.legend(figure, looks)
     caption = (
