@@ -281,8 +281,9 @@ def test_built_in_rows_are_called_so(tmp_path: Path) -> None:
 
 
 def test_wordings_beyond_those_of_the_tables_are_refused(hub: Path) -> None:
-    with pytest.raises(ClbenchError, match="must be 1 to 3"):
-        audit("tiny-gpt", ["tiny-gpt"], tasks=["copa"], data=hub, rephrase=0)
+    for rephrase, allowed in ((0, "1 or more"), (4, "1 to 3")):
+        with pytest.raises(ClbenchError, match=f"must be {allowed}"):
+            audit("tiny-gpt", ["tiny-gpt"], tasks=["copa"], data=hub, rephrase=rephrase)
 
 
 def test_more_questions_are_looked_at_until_settled(hub: Path) -> None:

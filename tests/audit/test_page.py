@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.report_browser import BROWSER, run_script
 
-from clbench.audit.comparison import Flipped, compare
+from clbench.audit.comparison import compare
 from clbench.audit.page import write_audit
 from clbench.audit.result import Audit, ModelAudit, PutBack
-from clbench.audit.scores import ItemScores, Part, keys_of
+from clbench.audit.scores import SEPARATOR, ItemScores, Part, keys_of
 from clbench.audit.weights import Drift
 
 LONG = "our-department/support-tickets-by-urgency-and-language-2026-09-fine-grained"
@@ -36,11 +37,12 @@ def write_page(folder: Path) -> Path:
             first, second = -first - rng.random(500), -second - rng.random(500)
         keys, chance = keys_of(map(str, range(500))), None if k is None else 1 / k
         for side, values in ((base, first), (tuned, second)):
-            side.append(
-                ItemScores(task, part, values, keys, metric, chance, k, metric[:5] != "loose")
-            )
-    flipped = Flipped((SAID, SAID), "18", SAID, SAID, lost=True)
-    comparison = compare(base, tuned, 0.02, flipped=lambda each: [flipped] if each.choices else [])
+            scores = ItemScores(task, part, values, keys, metric, chance, k, metric[:5] != "loose")
+            if k is not None:
+                texts, answers = (f"{SAID}{SEPARATOR}{SAID}",) * 500, ("18",) * 500
+                scores = replace(scores, texts=texts, answers=answers, said=(SAID,) * 500)
+            side.append(scores)
+    comparison = compare(base, tuned, 0.02)
     layers = tuple(Drift(f"layer.{i}", 0.1, 0.9) for i in range(3))
     restored = tuple(PutBack(f"layer.{i}", 0.1, 0.2) for i in range(3))
     model = ModelAudit(f"{LONG}-tuned", comparison, layers, restored)
