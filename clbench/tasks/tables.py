@@ -389,7 +389,7 @@ class FileTask(TableTask):
                         f"{where}: column {spec.label!r} (key 'label') has both {twice[0]:.0f} and "
                         f"{twice[0]:.1f}. {ONE_WAY}"
                     )
-        except (pa.ArrowException, OSError, ValueError) as error:
+        except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
             if kind != "parquet" and (problem := not_utf8(content, spec.paths[split])):
                 raise errors.DataError(f"{where}{problem}") from error
             reason = " ".join(str(error).split())[:200]
