@@ -25,7 +25,15 @@ from clbench.core.errors import (
     sentence,
 )
 from clbench.core.files import user_path
-from clbench.core.options import OF_SUITE, check_types, described, how, what, where
+from clbench.core.options import (
+    OF_SUITE,
+    check_types,
+    data_folder,
+    described,
+    how,
+    what,
+    where,
+)
 from clbench.core.registry import Seed
 from clbench.models.locate import MODELS
 from clbench.suite.baselines import Baseline
@@ -59,12 +67,7 @@ class RunOptions:
     model: Annotated[
         str | None, how("Built-in model, model folder, or name on the hub.", "NAME|DIR")
     ] = None
-    data: Annotated[
-        str | Path | None,
-        where(
-            "Folder with copies of hub repositories, such as DIR/glue.", "DIR", default="the hub"
-        ),
-    ] = None
+    data: Annotated[str | Path | None, data_folder] = None
     corpus: Annotated[
         str | Path | None,
         how(
