@@ -52,10 +52,10 @@ from transformers import (
 from transformers.trainer_callback import PrinterCallback
 
 from clbench.methods.base import METHODS
+from clbench.models.answer_scores import AnswerScorer
 from clbench.models.answering import build_answering_model
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.encoding import IGNORED
-from clbench.models.likelihood import AnswerScorer
 from clbench.models.locate import local_folder
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.registry import load_task

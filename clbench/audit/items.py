@@ -15,7 +15,8 @@ from clbench.audit.settings import FEWEST_ROWS, check_count
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, SettingsError, named
 from clbench.core.seeds import numpy_stream
 from clbench.measure.rows import embed_rows, fit_classes, map_rows
-from clbench.models import checkpoint, encoding, families, likelihood, prompts
+from clbench.models import checkpoint, encoding, families, prompts
+from clbench.models.answer_scores import AnswerScorer
 from clbench.suite.read import read_tasks
 from clbench.tasks.general import at_hand
 from clbench.tasks.registry import hub_source, load_task
@@ -269,7 +270,7 @@ def classify(model: AuditedModel, items: Items, order: Sequence[int], device: to
 def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:
     """Return the class whose answer a decoder finds most probable for each row, shape (n,)."""
     rows, pad = prompted(model, items.task, items.rows), int(model.tokenizer.pad_token_id or 0)
-    scorer = likelihood.AnswerScorer(model.model.to(device), pad_id=pad)
+    scorer = AnswerScorer(model.model.to(device), pad_id=pad)
     scores = finite(map_rows(scorer, rows, pad, device), model)
     return np.asarray(scores.argmax(1), np.int64)
 

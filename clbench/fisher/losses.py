@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from clbench.core.errors import DataError
 from clbench.core.options import checks_arguments
+from clbench.models.answer_scores import only_at
 from clbench.models.encoding import IGNORED
-from clbench.models.likelihood import only_at
 from clbench.training.batches import Batch
 
 LossName = Literal["mlm", "clm", "task"]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 
 from clbench.core.errors import ModelError, SettingsError, count, describe_errors, join_names
-from clbench.models import classifier, encoding, families, likelihood
+from clbench.models import answer_scores, classifier, encoding, families
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
@@ -63,7 +63,7 @@ class HostedModel(classifier.TaskModel):
             return inputs()
         if "predict" in inputs:
             texts = {name: value for name, value in inputs.items() if name != "predict"}
-            return likelihood.logits_at(self.backbone, inputs["predict"], **texts)
+            return answer_scores.logits_at(self.backbone, inputs["predict"], **texts)
         return logits_of(self._whole[0](**inputs), has_loss="labels" in inputs)
 
     def head_parameter_names(self, name: str) -> list[str]:
@@ -310,7 +310,7 @@ class HostedStage(Stage):
                 texts = {n: v for n, v in batch.inputs.items() if n != "predict"}
                 places = batch.inputs["predict"]
                 with self.precision.autocast():
-                    return likelihood.logits_at(
+                    return answer_scores.logits_at(
                         self.model.backbone, places, caller=self.caller, **texts
                     ).float()
             return super().logits(batch, **options)

@@ -17,8 +17,9 @@ from transformers import PreTrainedTokenizerBase
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, named
 from clbench.core.seeds import numpy_stream
 from clbench.models import answering, encoding
+from clbench.models.answer_scores import logits_at
 from clbench.models.checkpoint import load_config
-from clbench.models.likelihood import answer_batches, likelihood, logits_at
+from clbench.models.likelihood import answer_batches, likelihood
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.scenario import Scenario

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from clbench.core.seeds import stream_seed
 from clbench.measure.capabilities import Measures, Writer
+from clbench.models.answer_scores import LOGITS
 from clbench.models.answering import AnsweringModel
 from clbench.models.encoding import PromptRows
-from clbench.models.likelihood import LOGITS
 from clbench.training.batches import TaskData
 from clbench.training.stage import Context
 from clbench.training.writing import padded_tokens, uniform, write_rows

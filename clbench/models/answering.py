@@ -10,11 +10,11 @@ import transformers
 from torch import Tensor
 
 from clbench.core.errors import ModelError
+from clbench.models.answer_scores import AnswerScorer, logits_at
 from clbench.models.beginnings import FEWEST, Behind, common, reads_ahead
 from clbench.models.checkpoint import load_generator
 from clbench.models.classifier import TaskModel, evaluating, last_token
 from clbench.models.families import family_of_whole
-from clbench.models.likelihood import AnswerScorer, logits_at
 
 AnswerScore = Literal["sum", "mean"]
 PACKING_TOLERANCE = {True: 1e-3, False: 0.2}

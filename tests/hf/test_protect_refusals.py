@@ -24,7 +24,7 @@ from transformers import (
 from clbench.core.errors import ClbenchError
 from clbench.hf import protect
 from clbench.models import likelihood
-from clbench.models.likelihood import logits_at
+from clbench.models.answer_scores import logits_at
 
 
 def test_a_trainer_that_makes_its_own_optimizer_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import torch
 from helpers.checkpoints import GENERATORS, make_generator, make_tokenizer
 
 from clbench.core.errors import DataError
-from clbench.models.likelihood import AnswerScorer, AnswerTree, likelihood
+from clbench.models.answer_scores import AnswerScorer, AnswerTree
+from clbench.models.likelihood import likelihood
 
 PROMPTS = ["The film was dull.\nGood:", "Yes?", "a {b} c, and rather longer than the others"]
 ANSWERS = [" yes", " no", " not at all", " nobody", "!"]
