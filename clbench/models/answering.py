@@ -292,6 +292,7 @@ def write(
         eos_token_id=list(stops),
         pad_token_id=pad_id,
         decoder_start_token_id=getattr(model.config, "decoder_start_token_id", None),
+        disable_compile=True,  # else a cache with room is compiled on CUDA, anew for each batch
     )
     processors = transformers.LogitsProcessorList([] if draws is None else [draw])
     criteria = transformers.StoppingCriteriaList([] if until is None else [until])
