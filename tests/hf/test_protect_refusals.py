@@ -23,7 +23,7 @@ from transformers import (
 
 from clbench.core.errors import ClbenchError
 from clbench.hf import protect
-from clbench.models import likelihood
+from clbench.models import answer_scores
 from clbench.models.answer_scores import logits_at
 
 
@@ -107,7 +107,7 @@ def test_padding_on_the_left_is_not_compared(
     method: Any = protection.method
     seen = []
     monkeypatch.setattr(
-        likelihood,
+        answer_scores,
         "logits_at",
         lambda model, places, **texts: (seen.append(places), logits_at(model, places, **texts))[1],
     )
