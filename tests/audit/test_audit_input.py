@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.audits import QUICK, items_of
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from clbench.audit.audit import audit
