@@ -97,7 +97,7 @@ FILES: dict[str, tuple[str, str | bytes]] = {
     "a key twice": ("jsonl", '{"text": "a", "text": "b", "label": "up"}\n' + _json(ROWS)),
     "lines without end": ("jsonl", _json(ROWS).replace("\n", " ")),
 }  # fmt: skip
-READABLE = ("a field of a megabyte", "lines without end", "a key twice")
+READABLE = ("a field of a megabyte", "lines without end", "a key twice", "one JSON array")
 
 
 def _use(folder: Path, split: str, suffix: str, content: str | bytes, **keys: Any) -> None:
