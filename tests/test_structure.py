@@ -14,6 +14,7 @@ ROOMS = (
     "cli",
     "hf",
     "audit",
+    "board",
     "api",
     "conformance",
     "search",

@@ -42,6 +42,10 @@ VERBS = {
         "search": "Search learning rates by depth for a pair of tasks (BERTcL).",
         "combine": "Combine the learning rates of several searches into a baseline.",
     },
+    "Publish": {
+        "submit": "Write a run as a folder to publish.",
+        "verify": "Check a submission, and train some of its cells again.",
+    },
     "Bring your own": {
         "list": "List suites, scenarios, methods, tasks and other names.",
         "schema": "Print the JSON Schema of audits, cells or suites.",
@@ -53,6 +57,7 @@ PLACES = {
     "mend": "audit:mend",
     "compare": "report:compare",
     "power": "report:power",
+    "verify": "submit:verify",
     "tune": "search:tune",
     "combine": "search:combine",
     "list": "extend:listing",

@@ -60,21 +60,24 @@ def pack(folder: str | Path) -> Path:
         If the folder has no cells, is in use, or cannot be written.
     """
     folder = Path(folder)
-    path = folder / ARCHIVE
     with locked(folder, marker=folder / "suite.json"):
-        files = cell_files(folder)
-        cells = read_archive(folder) | {file.name: read_file(file) for file in files}
-        if not cells:
-            raise RunFolderError(
-                f"{folder} has no cells. Give the folder of a run, its {named('out')}."
-            )
+        return compress(folder)
 
-        with as_folder_error(path):
-            write_atomically(path, _packed(cells))  # flushed: its sources are deleted next
-            for file in files:
-                file.unlink()
-            with suppress(OSError):  # it also holds replaced or broken files
-                (folder / "cells").rmdir()
+
+def compress(folder: Path) -> Path:
+    """Do the work of `pack` in a folder that is locked already."""
+    path, files = folder / ARCHIVE, cell_files(folder)
+    cells = read_archive(folder) | {file.name: read_file(file) for file in files}
+    if not cells:
+        raise RunFolderError(
+            f"{folder} has no cells. Give the folder of a run, its {named('out')}."
+        )
+    with as_folder_error(path):
+        write_atomically(path, _packed(cells))  # flushed: its sources are deleted next
+        for file in files:
+            file.unlink()
+        with suppress(OSError):  # it also holds replaced or broken files
+            (folder / "cells").rmdir()
     return path
 
 

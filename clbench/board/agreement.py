@@ -1,0 +1,130 @@
+"""Whether cells that were trained again agree with those of a submission."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from clbench.board.submission import Outcome
+from clbench.core.errors import count, join_names
+from clbench.results.cell import CellResult, plain, unpack_rows
+
+LEVEL = 0.001
+"""Error rate of the test of whether rows that differ favour the submission."""
+FACTS = ("keeps_rows", "needs_task_id", "control", "tasks", "floors")
+"""Fields of a cell that must be equal."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far two trainings of one cell may differ: the share of rows, and scores without rows."""
+
+    rows: float
+    score: float
+
+
+NOISE = {"float32": Noise(rows=0.03, score=0.03), "bf16": Noise(rows=0.10, score=0.08)}
+"""By precision. Measured, see docs/board.md and ``benchmarks/reruns.py``."""
+
+
+@dataclass
+class Pair:
+    """A cell of a submission and the same cell trained here.
+
+    Attributes
+    ----------
+    better, worse
+        Rows that are right there alone, and here alone.
+    rows
+        All rows that both keep.
+    largest
+        The largest difference of a score.
+    wrong
+        What differs by more than machines do.
+    """
+
+    theirs: CellResult
+    ours: CellResult
+    better: int = 0
+    worse: int = 0
+    rows: int = 0
+    largest: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        theirs, ours, key = self.theirs, self.ours, self.theirs.key
+        precisions = [str(cell.settings.get("precision", "float32")) for cell in (theirs, ours)]
+        noise = NOISE["bf16" if "bf16" in precisions else "float32"]
+        self.wrong += [
+            f"{key}: {name} is {getattr(ours, name)} here."
+            for name in FACTS
+            if plain(getattr(theirs, name)) != plain(getattr(ours, name))
+        ]
+        shown, true = (plain(cell.settings.get("method", {})) for cell in (theirs, ours))
+        if others := [name for name in {**shown, **true} if shown.get(name) != true.get(name)]:
+            self.wrong.append(f"{key} shows other settings: {join_names(others)}.")
+        if [len(row) for row in theirs.R] != [len(row) for row in ours.R]:
+            self.wrong.append(f"{key} has another matrix here.")
+            return
+        for i, row in enumerate(ours.R):
+            for j, score in enumerate(row):
+                if score is not None:
+                    self._compare(i, j, score, noise)
+        if self.better + self.worse > math.ceil(noise.rows * self.rows):
+            self.wrong.append(
+                f"{key}: {self.better + self.worse} of {self.rows} rows are right in one training "
+                f"alone, more than the {noise.rows:.0%} by which machines differ."
+            )
+
+    def _compare(self, i: int, j: int, score: float, noise: Noise) -> None:
+        """Compare one score, by its rows if both keep them."""
+        where, given = f"{self.theirs.key}: R[{i}][{j}]", self.theirs.R[i][j]
+        if given is None:
+            self.wrong.append(f"{where} is missing.")
+            return
+        self.largest = max(self.largest, abs(given - score))
+        texts = [cell.correct[i][j] if cell.correct else None for cell in (self.theirs, self.ours)]
+        if None in texts:
+            if abs(given - score) > noise.score:
+                self.wrong.append(f"{where} is {given:.4f}, and {score:.4f} here.")
+            return
+        there, here = (unpack_rows(str(text)) for text in texts)
+        if len(there) != len(here):
+            self.wrong.append(f"{where} is of {len(there)} rows, and of {len(here)} here.")
+            return
+        self.better += int((there & ~here).sum())
+        self.worse += int((here & ~there).sum())
+        self.rows += len(here)
+
+
+def compare(
+    theirs: Sequence[CellResult], ours: Sequence[CellResult], keys: Sequence[str]
+) -> Outcome:
+    """Compare cells of a submission with the same cells trained here.
+
+    A cell agrees if it differs by no more than `NOISE`: in the share of rows that are right in one
+    of the two alone, and in scores without rows. Over all cells, the rows that are right there
+    alone must not be more than those that are right here alone (exact sign test at `LEVEL`).
+    """
+    from scipy.stats import binomtest
+
+    here = {cell.key: cell for cell in ours}
+    wrong = [
+        f"{key} failed here: {here[key].reason if key in here else 'no result'}"
+        for key in keys
+        if key not in here or here[key].status != "ok"
+    ]
+    good = [(cell, here[cell.key]) for cell in theirs if cell.key in keys and cell.key in here]
+    pairs = [Pair(cell, mine) for cell, mine in good if mine.status == "ok"]
+    wrong += [line for pair in pairs for line in pair.wrong]
+    better, worse = sum(pair.better for pair in pairs), sum(pair.worse for pair in pairs)
+    if better > worse and binomtest(better, better + worse).pvalue < LEVEL:
+        wrong.append(
+            f"{better} rows are right there and wrong here, and only {worse} the other way round."
+        )
+    names = join_names([pair.theirs.key for pair in pairs])
+    largest = max((pair.largest for pair in pairs), default=0.0)
+    says = (
+        f"{count(len(pairs), 'cell')} trained again ({names}): {better + worse} of "
+        f"{sum(pair.rows for pair in pairs)} rows differ, scores by up to {largest:.4f}"
+    )
+    return Outcome(wrong, [], says)

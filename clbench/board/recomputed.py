@@ -1,0 +1,159 @@
+"""The checks of the grade `recomputed`: everything in a submission follows from what it kept."""
+
+import io
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from clbench.board.submission import Check, Lines, Outcome, Submission
+from clbench.core.errors import ClbenchError, count, join_names
+from clbench.models.locate import model_identity
+from clbench.results.cell import plain, unpack_rows
+from clbench.results.score_tables import scores_frame, to_csv
+from clbench.suite.plan import fingerprint, json_sections
+from clbench.tasks.corpus import corpus_identity
+from clbench.tasks.registry import task_identity
+
+TOLERANCE = 1e-6
+"""Largest difference between a number in a submission and the one that follows from others."""
+RIGHT = ("accuracy", "exact")
+"""Metrics that are the share of right rows."""
+
+
+def scores_follow(submission: Submission) -> Lines:
+    """Yield each score in ``scores.csv`` that does not follow from the cells."""
+    reference = submission.store.questions()[-1].reference
+    text = to_csv(scores_frame(submission.cells, reference))
+    given = (submission.folder / "scores.csv").read_text("utf-8", "replace")
+    if given == text:
+        return
+    try:
+        tables = [pd.read_csv(io.StringIO(each)) for each in (text, given)]
+        expected, found = (t.set_index(["scenario", "method", "seed"]).sort_index() for t in tables)
+    except (ValueError, KeyError):
+        yield "scores.csv is no table of scores."
+        return
+    if not expected.index.equals(found.index):
+        yield "scores.csv has other rows than there are cells."
+        return
+    for name in expected.columns:
+        if name not in found:
+            yield f"scores.csv lacks the column {name}."
+            continue
+        for key, ours, theirs in zip(expected.index, expected[name], found[name], strict=True):
+            if not _equal(ours, theirs):
+                where = "--".join(map(str, key))
+                yield f"scores.csv has {name} = {theirs} for {where}, not {ours}."
+                return
+
+
+def _equal(ours: Any, theirs: Any) -> bool:
+    """Whether two entries of a table are equal, except for rounding."""
+    if isinstance(ours, str) or isinstance(theirs, str):
+        return str(ours) == str(theirs)
+    if math.isnan(ours) or math.isnan(theirs):
+        return math.isnan(ours) and math.isnan(theirs)
+    return bool(abs(ours - theirs) <= TOLERANCE * max(1.0, abs(ours)))
+
+
+def fingerprints_follow(submission: Submission) -> Lines:
+    """Yield cells whose fingerprint is not that of their recipe."""
+    for cell in submission.cells:
+        if fingerprint(json_sections(cell.recipe)) != cell.fingerprint:
+            yield f"{cell.key}: its fingerprint is not that of its recipe."
+
+
+def matrix_follows(submission: Submission) -> Outcome:
+    """Compare R with the metrics, and these with the rows that were right."""
+    wrong, without, scores, backed = [], [], 0, 0
+    for cell in submission.cells:
+        sizes, last = dict[int, int](), len(cell.R) - 1
+        for i, j, score in (
+            (i, j, v) for i, row in enumerate(cell.R) for j, v in enumerate(row) if v is not None
+        ):
+            where, scores = f"{cell.key}: R[{i}][{j}]", scores + 1
+            measured = (cell.metrics[i][j] if cell.metrics else None) or {}
+            if measured and not any(_near(value, score) for value in measured.values()):
+                wrong.append(f"{where} = {score:.4f} is none of its metrics.")
+            share = next((measured[name] for name in RIGHT if name in measured), None)
+            text = cell.correct[i][j] if cell.correct else None
+            if share is None:
+                continue  # a score that rows that are right or wrong do not give
+            if text is None:
+                without += [where] if i in (j, last) else []
+                continue
+            right = unpack_rows(text)
+            if not len(right) or sizes.setdefault(j, len(right)) != len(right):
+                wrong.append(f"{where} is of {len(right)} rows, other stages of {sizes.get(j)}.")
+            elif not _near(share, float(right.mean())):
+                rows = f"{right.mean():.4f} of its rows are right"
+                wrong.append(f"{where} has an accuracy of {share:.4f}, but {rows}.")
+            else:
+                backed += 1
+    unchecked = [f"{count(len(without), 'score')} without rows, such as {name}" for name in without]
+    return Outcome(wrong, unchecked[:1], f"{backed} of {scores} scores from rows")
+
+
+def _near(value: float | None, score: float) -> bool:
+    return value is not None and abs(value - score) <= TOLERANCE
+
+
+def model_is_the_named(submission: Submission) -> Outcome:
+    """Compare the model's files here with the digests in the recipes."""
+    protocol = submission.file.protocol
+    theirs = submission.cells[0].recipe.get("model")
+    try:
+        ours = model_identity(protocol.model, protocol.revision)
+    except ClbenchError as error:
+        return Outcome(unchecked=[f"the model is not here ({error}); name it with --model"])
+    if isinstance(theirs, dict) and {*ours} != {*theirs}:
+        return Outcome(unchecked=["the model is a commit of the hub there and a folder here"])
+    name = submission.manifest.models[0].name
+    wrong = [] if ours == theirs else [f"{name} here is another model: {_other(theirs, ours)}"]
+    return Outcome(wrong, says=name)
+
+
+def _other(theirs: Any, ours: dict[str, Any]) -> str:
+    files = theirs.get("files", {}) if isinstance(theirs, dict) else {}
+    names = [name for name, mark in ours.get("files", {}).items() if files.get(name) != mark]
+    return f"{join_names(names)} differ." if names else f"{theirs}, not {ours}."
+
+
+def rows_are_the_named(submission: Submission) -> Outcome:
+    """Compare the rows of the named data here, and the corpus, with those in the recipes."""
+    file, wrong, unchecked, same = submission.file, [], [], []
+    for name, theirs in submission.manifest.tasks.items():
+        try:
+            ours = plain(
+                task_identity(name, data=submission.data, base=submission.base, own=file.task)
+            )
+        except ClbenchError as error:
+            unchecked.append(f"rows of {name} ({error})")
+            continue
+        if ours == theirs:
+            same.append(name)
+        elif ours.get("dataset") != theirs.get("dataset") or {*ours} != {*theirs}:
+            unchecked.append(f"rows of {name}: there from {_origin(theirs)}, here {_origin(ours)}")
+        else:
+            wrong.append(f"rows of {name} are not those of the data here.")
+    try:
+        if corpus_identity(file.protocol.corpus) != submission.cells[0].recipe.get("corpus"):
+            wrong.append(f"the corpus {file.protocol.corpus} here has other texts.")
+    except ClbenchError as error:
+        unchecked.append(f"the corpus ({error}); name it with --corpus")
+    return Outcome(wrong, unchecked, join_names(same) if same else "")
+
+
+def _origin(identity: Mapping[str, Any]) -> str:
+    return str(identity.get("revision") or identity.get("dataset") or "code")
+
+
+RECOMPUTED = (
+    Check("recomputed", "scores from R", scores_follow),
+    Check("recomputed", "fingerprints from recipes", fingerprints_follow),
+    Check("recomputed", "R from rows", matrix_follows),
+    Check("recomputed", "model", model_is_the_named),
+    Check("recomputed", "rows", rows_are_the_named),
+)

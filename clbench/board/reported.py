@@ -1,0 +1,228 @@
+"""The checks of the grade `reported`: a submission is whole, and nothing in it was chosen."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clbench.board.manifest import MANIFEST, facts, files_of
+from clbench.board.submission import Check, Lines, Submission
+from clbench.core.errors import count, join_names
+from clbench.core.files import digest
+from clbench.results.cell import CellResult, plain
+from clbench.results.resume import first_difference
+from clbench.suite.read import packaged_files, read_suite
+from clbench.tasks.registry import TASKS
+from clbench.training.protocol import BY_TASK, Protocol
+
+
+def is_well_formed(submission: Submission) -> Lines:
+    """Yield each file that is missing, changed or not listed."""
+    listed, here = submission.manifest.files, files_of(submission.folder)
+    for name in sorted({*listed, *here}):
+        if name not in here:
+            yield f"{name} is missing."
+        elif name not in listed:
+            yield f"{name} is not listed in {MANIFEST}."
+        elif listed[name] != here[name]:
+            yield f"{name} is not the file that {MANIFEST} lists: its SHA-256 differs."
+    for path in sorted(submission.folder.rglob("*")):
+        if path.is_symlink():
+            yield f"{path.relative_to(submission.folder)} is a link."
+    plugins = submission.suite.get("plugins", {})
+    for name, mark in plugins.items():
+        path = submission.folder / "plugins" / name
+        if Path(name).name != name or not path.is_file() or digest(path) != mark:
+            yield f"plugins/{name} is not the plug-in of the run."
+    for name in here:
+        if name.startswith("plugins/") and name.removeprefix("plugins/") not in plugins:
+            yield f"{name} is no plug-in of the run."
+    if submission.manifest.suite != submission.suite.get("name"):
+        yield f"{MANIFEST} names the suite {submission.manifest.suite!r}, suite.json another."
+
+
+def has_whole_matrix(submission: Submission) -> Lines:
+    """Yield the cells that are missing, failed, or not declared."""
+    file, cells = submission.file, submission.cells
+    stages = {c.scenario: len(c.stages) for c in cells if c.stages and c.reference_of is None}
+    last = {scenario: number - 1 for scenario, number in stages.items()}
+    needed, allowed = set[str](), set[str]()
+    for scenario in (spec.name for spec in file.scenario):
+        references = range(1, last.get(scenario, 0) + 1)
+        wanted = references if file.references == "all" else references[-1:]
+        for seed in file.seeds:
+            needed |= {f"{scenario}--{method}--seed{seed}" for method in file.methods}
+            names = {f"{scenario}--reference{task}--seed{seed}" for task in references}
+            allowed |= names
+            if file.references:
+                needed |= {f"{scenario}--reference{task}--seed{seed}" for task in wanted}
+    keys = {cell.key for cell in cells}
+    if missing := sorted(needed - keys):
+        yield f"{count(len(missing), 'declared cell')} missing: {join_names(missing)}."
+    if extra := sorted(keys - needed - allowed):
+        yield f"{count(len(extra), 'cell')} not declared: {join_names(extra)}."
+    if failed := [cell.key for cell in cells if cell.status != "ok"]:
+        yield (
+            f"{count(len(failed), 'cell')} failed: {join_names(failed)}. Run them again, or leave "
+            "out their method or scenario."
+        )
+    for cell in cells:
+        if cell.key != f"{cell.scenario}--{cell.baseline}--seed{cell.seed}":
+            yield f"{cell.key} holds {cell.scenario}, {cell.baseline}, seed {cell.seed}."
+
+
+def chooses_no_seed(submission: Submission) -> Lines:
+    """Yield gaps in the seeds, and seeds that only some methods have."""
+    seeds = sorted(submission.file.seeds)
+    declared = None
+    if (name := submission.suite["name"]) in packaged_files("scenarios"):
+        declared = sorted(read_suite(name).file.seeds)
+    if seeds != declared and (gaps := sorted({*range(seeds[-1])} - {*seeds})):
+        yield (
+            f"seeds {_numbers(seeds)} leave out {_numbers(gaps)}: seeds run from 0 without gaps, "
+            "or are those of the packaged suite."
+        )
+    if (looks := submission.store.looks()) and len(seeds) not in looks:
+        yield f"{count(len(seeds), 'seed')}, but the run is looked at after {_numbers(looks)}."
+
+
+def has_one_recipe(submission: Submission) -> Lines:
+    """Yield cells whose recipes differ from the suite, or from those of others."""
+    file, cells = submission.file, submission.cells
+    scenarios = {spec.name: spec for spec in file.scenario}
+    baselines = submission.suite.get("baseline", {})
+    plugins = {*submission.suite.get("plugins", {}).values()}
+    common: dict[str, Any] = {}
+    for cell in cells:
+        recipe = cell.recipe
+        if not recipe:
+            yield f"{cell.key} has no recipe."
+            continue
+        if (spec := scenarios.get(cell.scenario)) is None:
+            yield f"{cell.key}: its scenario is not in suite.json."
+            continue
+        method = {"method": "vanilla"} if cell.reference_of else baselines.get(cell.baseline)
+        if method is None:
+            yield f"{cell.key}: its baseline is not in suite.json."
+            continue
+        declared: dict[str, Any] = {
+            "scenario": {"name": spec.name, "shift": spec.shift, **spec.settings},
+            "protocol": _protocol(file.protocol, spec.settings, spec.task_names),
+            "method": {
+                "name": method["method"],
+                "settings": recipe["method"].get("settings", {})
+                if cell.reference_of
+                else method.get("settings", {}),
+                "source": recipe["method"].get("source"),
+            },
+            "seed": cell.seed,
+            "reference_of": cell.reference_of,
+        }
+        found = {**recipe, "protocol": {**declared["protocol"], **recipe["protocol"]}}
+        if difference := first_difference(found, plain(declared), sections=[*declared]):
+            yield f"{cell.key} {difference} in suite.json."
+        if (cell.method, cell.shift) != (method["method"], spec.shift):
+            yield f"{cell.key} names the method {cell.method} and the shift {cell.shift}."
+        own = recipe["method"].get("source")
+        if own is not None and own not in plugins and ":" not in method["method"]:
+            yield f"{cell.key}: the code of {cell.method} is not among the plug-ins."
+        shown = plain(cell.settings.get("method", {}))
+        for key, value in plain(recipe["method"].get("settings", {})).items():
+            if key in shown and shown[key] != value:
+                yield f"{cell.key} shows {key} = {shown[key]}, but was run with {value}."
+        for section in ("version", "model", "corpus"):
+            if common.setdefault(section, recipe.get(section)) != recipe.get(section):
+                yield f"{cell.key} was run with another {section} than {cells[0].key}."
+        for name, identity in recipe.get("tasks", {}).items():
+            if common.setdefault(f"task {name}", identity) != identity:
+                yield f"{cell.key} was run on other rows of {name} than other cells."
+
+
+def _protocol(
+    protocol: Protocol, settings: Mapping[str, Any], tasks: Sequence[str]
+) -> dict[str, Any]:
+    """Return the protocol as recipes hold it; see `clbench.suite.plan`."""
+    own = protocol.one_pass() if settings.get("online") is True else protocol
+    values = own.model_dump(mode="json", exclude={"model", "revision", "corpus"})
+    for key in BY_TASK:
+        by_task = values[key].items()
+        values[key] = {name: v for name, v in by_task if name.partition("[")[0] in tasks}
+    return values
+
+
+def is_not_tuned_on_reported_rows(submission: Submission) -> Lines:
+    """Yield what was tuned on reported rows or seeds, or scored on rows that were tuned on."""
+    protocol = submission.file.protocol
+    if protocol.score_on != "validation":
+        yield f"scores are on the rows for tuning (score_on = {protocol.score_on!r})."
+    if protocol.smoke:
+        yield "it is a smoke run, which says nothing."
+    searched: dict[str, set[int]] = {}
+    for cell in submission.cells:
+        searched.setdefault(cell.baseline, set()).update(cell.search.get("seeds", []))
+    for name, seeds in searched.items():
+        if both := sorted(seeds & {*submission.file.seeds}):
+            yield f"{name} was tuned with the reported seeds {_numbers(both)}."
+    for name, spec in submission.file.task.items():
+        if name in TASKS:
+            yield f"task {name} is defined anew, under the name of a packaged task."
+        table = spec.model_dump()
+        splits = table.get("splits") or [table.get("train"), table.get("validation")]
+        if isinstance(splits, dict):
+            splits = [*splits.values()]
+        if len(splits) > 1 and splits[0] is not None and splits[0] == splits[1]:
+            yield f"task {name} is scored on its training rows ({splits[0]})."
+    for name, identity in submission.manifest.tasks.items():
+        for kind in ("rows", "files"):
+            marks = [*identity.get(kind, {}).values()] if isinstance(identity, dict) else []
+            if len({*map(str, marks)}) < len(marks):
+                yield f"task {name} has the same rows for training and scoring."
+
+
+def repeats_no_cell(submission: Submission) -> Lines:
+    """Yield cells of different seeds that are one training: equal curves to the last digit."""
+    groups: dict[Any, list[CellResult]] = defaultdict(list)
+    for cell in submission.cells:
+        losses = [value for stage in cell.stages for value in stage.curves.get("loss", [])]
+        if any(losses):
+            what = json.dumps([cell.R, losses, cell.correct])
+            groups[cell.scenario, cell.baseline, what].append(cell)
+    for cells in groups.values():
+        if len({cell.seed for cell in cells}) > 1:
+            keys = join_names([cell.key for cell in cells])
+            yield f"{keys} are the same training under different seeds."
+
+
+def describes_its_cells(submission: Submission) -> Lines:
+    """Yield what the manifest says of models, rows, machines and versions that cells do not."""
+    manifest = submission.manifest
+    about = facts(submission.cells)
+    about["models"] = [model.model_dump(exclude={"sha256"}) for model in about["models"]]
+    said = manifest.model_dump(exclude={"models": {"__all__": {"sha256"}}})
+    about["hardware"] = [machine.model_dump() for machine in about["hardware"]]
+    for name, value in about.items():
+        if said[name] != value:
+            yield f"{MANIFEST}: {name} are not those of the cells."
+
+
+def _numbers(values: Iterable[int]) -> str:
+    """Return sorted whole numbers as text, with ranges: ``0-4, 7``."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
+
+
+REPORTED = (
+    Check("reported", "files", is_well_formed),
+    Check("reported", "whole matrix", has_whole_matrix),
+    Check("reported", "no seed chosen", chooses_no_seed),
+    Check("reported", "one recipe", has_one_recipe),
+    Check("reported", "not tuned on what is reported", is_not_tuned_on_reported_rows),
+    Check("reported", "no cell twice", repeats_no_cell),
+    Check("reported", "manifest", describes_its_cells),
+)

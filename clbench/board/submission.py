@@ -1,0 +1,129 @@
+"""A submission as its checks see it, and what a check is."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from clbench.board.manifest import Manifest, read_manifest
+from clbench.core.errors import ClbenchError, RunFolderError, explain
+from clbench.results.cell import CellResult
+from clbench.results.store import Store
+from clbench.suite.read import packaged_files
+from clbench.suite.schema import SuiteFile
+
+Lines = Iterator[str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check found: what is `wrong`, what it could not check and why, and what it `says`."""
+
+    wrong: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check: the `grade` that needs it, its name, and the function that does it."""
+
+    grade: str
+    name: str
+    find: Callable[["Submission"], Iterable[str] | Outcome]
+
+    def run(self, submission: "Submission") -> Outcome:
+        """Return what it finds; a submission that cannot be read so far is wrong."""
+        try:
+            found = self.find(submission)
+            return found if isinstance(found, Outcome) else Outcome(list(found))
+        except ClbenchError as error:
+            return Outcome([str(error)])
+        except Exception as error:  # files of others may hold anything
+            return Outcome([f"cannot be read: {explain(error)}"])
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A submission's folder, and where the data, model and corpus of its run are on this machine.
+
+    `model` and `corpus` are needed for those that its suite names by a folder or file.
+    """
+
+    folder: Path
+    data: Path | None = None
+    model: str | None = None
+    corpus: str | None = None
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The manifest; a RunFolderError if there is none."""
+        return read_manifest(self.folder)
+
+    @cached_property
+    def store(self) -> Store:
+        """The run in the folder."""
+        return Store(self.folder)
+
+    @cached_property
+    def suite(self) -> dict[str, Any]:
+        """The content of ``suite.json``; a RunFolderError if it is not that of a suite."""
+        if not (suite := self.store.read_suite()):
+            raise RunFolderError("suite.json is missing, or not the suite of a run.")
+        return suite
+
+    @cached_property
+    def cells(self) -> list[CellResult]:
+        """The cells; a RunFolderError if one is broken."""
+        self.store.require()
+        content = self.store.read()
+        if content.broken:
+            raise RunFolderError(content.broken_lines(())[0])
+        if not content.cells:
+            raise RunFolderError("it has no cells.")
+        return content.cells
+
+    @cached_property
+    def file(self) -> SuiteFile:
+        """The suite as a suite file, with the model and corpus of this machine.
+
+        Raises a RunFolderError if ``suite.json`` does not describe one.
+        """
+        suite = self.suite
+        protocol = dict(suite.get("protocol", {}))
+        if self.model is not None:
+            protocol |= {"model": self.model, "revision": None}
+        if self.corpus is not None:
+            protocol["corpus"] = self.corpus
+        try:
+            tasks = {  # without what is not set, which some tables must not name
+                name: {key: value for key, value in table.items() if value is not None}
+                for name, table in suite.get("task", {}).items()
+            }
+            return SuiteFile.model_validate(
+                {
+                    **{name: suite[name] for name in ("name", "methods", "seeds", "scenario")},
+                    "references": suite.get("references", True),
+                    "question": suite.get("questions", [{}])[-1],
+                    "protocol": protocol,
+                    "task": tasks,
+                }
+            )
+        except (ValueError, KeyError, AttributeError) as error:
+            first = error.errors()[0]["loc"] if hasattr(error, "errors") else [error.args[0]]
+            raise RunFolderError(
+                f"suite.json: {'.'.join(map(str, first))} is not valid."
+            ) from error
+
+    @property
+    def base(self) -> Path:
+        """The folder that relative paths in the suite are read from."""
+        path = packaged_files("scenarios").get(self.suite.get("name", ""))
+        return path.parent if path else self.folder
+
+    @property
+    def has_code(self) -> bool:
+        """Whether it brings code of its own: plug-in files, or classes of other packages."""
+        named = [str(table.get("method", "")) for table in self.suite.get("baseline", {}).values()]
+        return bool(self.suite.get("plugins")) or any(":" in name for name in named)

@@ -1,0 +1,82 @@
+"""`clbench submit` and `verify`: results to publish, and how far they can be trusted."""
+
+from pathlib import Path
+from typing import Annotated
+
+from clbench.cli.arguments import Only, argument, command
+from clbench.cli.console import note, say, show_rows, working
+from clbench.core.errors import MOST_NAMES, SettingsError, named
+from clbench.core.options import Option, where
+from clbench.suite.options import RunOptions
+
+
+@command
+def submit(
+    run: Annotated[Path, argument("RUN", "Folder of a finished run.")],
+    name: Annotated[str, Option("Title of the submission.", "NAME")],
+    out: Annotated[Path, where("Folder to write, such as results/community/NAME.", "DIR")],
+    url: Annotated[str, Option("Page that says more.", "URL")] = "",
+    contact: Annotated[str, Option("Whom to ask.", "TEXT")] = "",
+) -> int:
+    """Write a run as one folder for a pull request, with nothing of this machine or its user.
+
+    It is refused unless it passes the checks of the first grade; see clbench verify.
+    """
+    from clbench.board.submit import submit as write
+
+    note(*write(run, name, out, url=url, contact=contact))
+    say(f"Submission: {out}. Check it as others will: clbench verify {out} --rerun 2")
+    return 0
+
+
+@command
+def verify(
+    folder: Annotated[Path, argument("DIR", "Folder of a submission.")],
+    options: Annotated[RunOptions, Only("data model corpus")],
+    rerun: Annotated[int, Option("Train N of its cells again.", "N")] = 0,
+    salt: Annotated[
+        str, Option("Text that also decides which cells are drawn, which nobody knew.", "TEXT")
+    ] = "",
+    trust: Annotated[
+        bool, Option("Run code that it brings along without a sandbox, as in a container.")
+    ] = False,
+    write: Annotated[bool, Option("Write the grade to verified.json in the folder.")] = False,
+) -> int:
+    """Check a submission: reported, recomputed, or trained again.
+
+    reported: whole, of one recipe, no seed or setting chosen by the scores. recomputed: scores from
+    R, R from rows, and model and rows are the named ones. rerun: cells that were drawn by the
+    content of the submission give the same here. Exit code 1 unless everything that was checked
+    holds; what could not be checked is named, and lowers the grade.
+    """
+    from clbench.board.verify import verify as check
+    from clbench.board.verify import write_verification
+
+    if rerun < 0:
+        raise SettingsError(f"{named('rerun')} {rerun}: must be at least 0.")
+    if not folder.is_dir():
+        raise SettingsError(f"{folder}: there is no such folder. Give that of a submission.")
+    with working("reading") as tell:
+        found = check(
+            folder,
+            again=rerun,
+            data=options.data_folder(),
+            model=options.model,
+            corpus=options.corpus,
+            salt=salt,
+            trust=trust,
+            tell=tell,
+        )
+    rows = []
+    for made, outcome in found.outcomes:
+        lines = [f"fails: {line}" for line in outcome.wrong[:MOST_NAMES]]
+        if more := len(outcome.wrong) - len(lines):
+            lines.append(f"fails {more} times more")
+        lines += [f"not checked: {line}" for line in outcome.unchecked[:MOST_NAMES]]
+        first, *rest = lines or [f"holds: {outcome.says}".removesuffix(": ")]
+        rows += [(made.name, first), *(("", line) for line in rest)]
+    show_rows(rows)
+    if write:
+        note(f"Written: {write_verification(found)}")
+    say(f"Grade: {found.grade or 'none'}")
+    return 0 if found.holds else 1
