@@ -118,9 +118,12 @@ class Submission:
 
     @property
     def base(self) -> Path:
-        """The folder that relative paths in the suite are read from."""
+        """The folder that relative paths in the suite are read from.
+
+        That of the packaged suite of this name, else `data`.
+        """
         path = packaged_files("scenarios").get(self.suite.get("name", ""))
-        return path.parent if path else self.folder
+        return path.parent if path else self.data or self.folder
 
     @property
     def has_code(self) -> bool:

@@ -1,0 +1,211 @@
+"""Cells of submissions, trained again: who draws them, where foreign code runs, what agrees."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.report_runs import cell
+from helpers.submissions import Forger
+from helpers.workspace import Workspace
+from helpers.workspace import world as world
+
+from clbench.board import rerun
+from clbench.board.agreement import NOISE, compare
+from clbench.board.submission import Submission
+from clbench.board.submit import submit
+from clbench.board.verify import verify
+from clbench.core.errors import RunFolderError
+from clbench.results.cell import CellResult, pack_rows
+
+QUICK = Path(__file__).parents[2] / "results" / "reference" / "quick"
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("submission") / "quick"
+    submit(QUICK, "Quick", folder)
+    return folder
+
+
+def test_the_draw_follows_from_the_content(quick: Path, tmp_path: Path) -> None:
+    drawn = rerun.draw(Submission(quick), 3)
+    assert drawn == rerun.draw(Submission(quick), 3)
+    assert len({*drawn}) == 3
+    assert drawn != rerun.draw(Submission(quick), 3, "salt")
+    forger = Forger(Path(shutil.copytree(quick, tmp_path / "copy")))
+    forger.manifest(lambda m: m.update(contact="me"))
+    assert drawn != rerun.draw(Submission(forger.folder), 3)
+    assert len(rerun.draw(Submission(quick), 1000)) == 32
+
+
+def test_every_cell_can_be_drawn_and_is_about_as_often(quick: Path) -> None:
+    submission = Submission(quick)
+    drawn = Counter(rerun.draw(submission, 1, str(salt))[0] for salt in range(960))
+    assert len(drawn) == 32
+    assert max(drawn.values()) < 60  # 30 expected, standard deviation 5.4
+
+
+def scored(rows: Any, **changes: Any) -> CellResult:
+    """A cell with rows right or wrong on both tasks after the last stage."""
+    shares = [float(np.mean(some)) for some in rows]
+    return cell(
+        "pair", "vanilla", 0, shares[0],
+        R=[[0.9, None], shares],
+        correct=[[None, None], [pack_rows(np.array(some, bool)) for some in rows]],
+        **{"settings": {"precision": "float32"}, **changes},
+    )  # fmt: skip
+
+
+def found(theirs: CellResult, ours: CellResult) -> list[str]:
+    return compare([theirs], [ours], [theirs.key]).wrong
+
+
+BASE = np.arange(400) % 4 > 0  # three quarters are right
+
+
+def flipped(*numbers: int) -> Any:
+    rows = BASE.copy()
+    rows[list(numbers)] = ~rows[list(numbers)]
+    return rows
+
+
+def test_equal_cells_agree() -> None:
+    outcome = compare([scored([BASE, BASE])], [scored([BASE, BASE])], ["pair--vanilla--seed0"])
+    assert not outcome.wrong
+    assert "0 of 800 rows differ" in outcome.says
+
+
+def test_flips_up_to_the_noise_agree_and_more_do_not() -> None:
+    most = int(NOISE["float32"].rows * 800)
+    half = most // 2  # as many become right as wrong
+    wrong, right = [np.flatnonzero(value == BASE) for value in (False, True)]
+    both = [*wrong[:half], *right[: most - half]]
+    assert not found(scored([flipped(*both), BASE]), scored([BASE, BASE]))
+    more = [*both, right[-1], wrong[-1]]
+    assert (
+        "rows are right in one training"
+        in found(scored([flipped(*more), BASE]), scored([BASE, BASE]))[0]
+    )
+
+
+def test_flips_that_all_favour_the_submission_do_not_agree() -> None:
+    better = np.flatnonzero(~BASE)[:12]
+    (line,) = found(scored([flipped(*better), BASE]), scored([BASE, BASE]))
+    assert line.startswith("12 rows are right there and wrong here, and only 0")
+    assert not found(scored([BASE, BASE]), scored([flipped(*better), BASE]))  # worse than here
+
+
+def test_scores_without_rows_and_facts_are_compared() -> None:
+    plain = {"settings": {"precision": "bf16"}}
+    ours = cell("pair", "vanilla", 0, 0.6, **plain)
+    assert not found(cell("pair", "vanilla", 0, 0.6 + NOISE["bf16"].score - 0.001, **plain), ours)
+    assert found(cell("pair", "vanilla", 0, 0.6 + NOISE["bf16"].score + 0.001, **plain), ours)
+    assert (
+        "keeps_rows is False here"
+        in found(cell("pair", "vanilla", 0, 0.6, keeps_rows=True, **plain), ours)[0]
+    )
+    shown = {"settings": {"precision": "bf16", "method": {"lr": 1.0}}}
+    assert "shows other settings: lr" in found(cell("pair", "vanilla", 0, 0.6, **shown), ours)[0]
+
+
+def test_a_cell_that_fails_here_does_not_agree() -> None:
+    theirs = cell("pair", "vanilla", 0, 0.6)
+    ours = cell("pair", "vanilla", 0, 0.6, status="failed", reason="out of memory")
+    assert found(theirs, ours) == ["pair--vanilla--seed0 failed here: out of memory"]
+    assert compare([theirs], [], [theirs.key]).wrong == [
+        "pair--vanilla--seed0 failed here: no result"
+    ]
+
+
+NOSY = """
+import os, socket
+from pathlib import Path
+
+import clbench
+
+@clbench.method("nosy")
+class Nosy(clbench.Method):
+    def parameter_groups(self, stage):
+        if "AT_HOME" not in os.environ:
+            if Path({secret!r}).exists():
+                raise RuntimeError("reads files")
+            try:
+                Path({package!r}, "written").write_text("x")
+                raise RuntimeError("writes files")
+            except OSError:
+                pass
+            try:
+                socket.create_connection(("127.0.0.1", {port}), timeout=5)
+                raise RuntimeError("reaches the network")
+            except OSError:
+                pass
+        return [{{"params": stage.trainable(), "lr": stage.protocol.lr}}]
+"""
+
+
+@pytest.fixture
+def nosy(world: Workspace, tmp_path_factory: pytest.TempPathFactory,
+         monkeypatch: pytest.MonkeyPatch) -> Any:  # fmt: skip
+    """A submission with a method that looks around where it runs, and where its run was."""
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "secret").write_text("x")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        text = NOSY.format(
+            secret=str(outside / "secret"), package=str(Path(rerun.__file__).parent),
+            port=server.getsockname()[1],
+        )  # fmt: skip
+        plugin = world.write("nosy.py", text)
+        monkeypatch.chdir(world.folder)
+        with monkeypatch.context() as home:
+            home.setenv("AT_HOME", "1")
+            run = world.run(methods=["nosy"], plugins=[world.plugin, plugin])
+        submit(run.path, "Nosy", outside / "submission")
+        yield outside / "submission"
+
+
+@pytest.mark.slow
+def test_code_of_a_submission_runs_in_a_sandbox_or_not_at_all(
+    nosy: Path, world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: Any = {"data": world.folder, "model": str(world.folder / "model")}
+    assert (nosy / "plugins" / "nosy.py").is_file()
+    found = verify(nosy, **places)
+    assert found.holds
+    if shutil.which("bwrap"):
+        found = verify(nosy, again=1, **places)
+        (_, outcome) = found.outcomes[-1]
+        if "bwrap: " not in str(outcome.wrong):  # where containers may not be nested
+            assert not outcome.wrong, outcome
+            assert outcome.says.endswith("scores by up to 0.0000")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    (_, outcome) = verify(nosy, again=1, **places).outcomes[-1]
+    assert "there is no bubblewrap (bwrap) here" in outcome.unchecked[0]
+
+
+@pytest.mark.slow
+def test_code_that_looks_around_finds_what_no_sandbox_keeps_from_it(
+    nosy: Path, world: Workspace
+) -> None:
+    words = [str(nosy), "--data", str(world.folder), "--model", str(world.folder / "model")]
+    command = [sys.executable, "-m", "clbench", "verify", *words, "--rerun", "1", "--trust"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "reads files" in done.stdout) == (1, True), done
+
+
+def test_a_changed_plugin_cannot_be_submitted(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(world.folder)
+    run = world.run()
+    world.write("opposite.py", "# changed\n" + world.plugin.read_text("utf-8"))
+    with pytest.raises(RunFolderError, match=r"opposite.py: has changed since the run"):
+        submit(run.path, "Mine", tmp_path / "submission")
+    assert not (tmp_path / "submission").exists()
