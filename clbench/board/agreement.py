@@ -23,7 +23,7 @@ class Noise:
 
 
 NOISE = {"float32": Noise(rows=0.03, score=0.03), "bf16": Noise(rows=0.10, score=0.08)}
-"""By precision. Measured, see docs/board.md and ``benchmarks/reruns.py``."""
+"""By precision. Measured, see docs/submit.md and ``benchmarks/reruns.py``."""
 
 
 @dataclass
