@@ -1,0 +1,180 @@
+"""What a submission holds, what stays at home, and what is refused."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.submissions import cells_of
+
+from clbench.board.manifest import facts, grade_of, read_manifest, without_paths
+from clbench.board.submit import submit
+from clbench.cli.app import main
+from clbench.core.errors import RunFolderError, SettingsError
+from clbench.models.locate import local_folder
+from clbench.results.archive import extract
+
+QUICK = Path(__file__).parents[2] / "results" / "reference" / "quick"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run as it lies in its folder, with a file for each cell."""
+    folder = Path(shutil.copytree(QUICK, tmp_path / "run"))
+    extract(folder)
+    return folder
+
+
+def edit(path: Path, **changes: Any) -> None:
+    content = json.loads(path.read_text("utf-8"))
+    content |= changes
+    path.write_text(json.dumps(content), "utf-8")
+
+
+def some_cell(run: Path) -> Path:
+    return run / "cells" / "growing-head--replay--seed1.json"
+
+
+def test_a_submission_holds_the_run_and_what_it_was_made_with(run: Path, tmp_path: Path) -> None:
+    notes = submit(run, "Mine", tmp_path / "out", url="https://example.org", contact="me")
+    manifest = read_manifest(tmp_path / "out")
+    assert notes == []
+    assert (manifest.name, manifest.suite, manifest.url) == ("Mine", "quick", "https://example.org")
+    assert {*manifest.files} == {"suite.json", "scores.csv", "cells.tar.xz"}
+    (model,) = manifest.models
+    assert model.name == "tiny"
+    assert {*model.sha256} == {path.name for path in local_folder("tiny").glob("*.safetensors")}
+    assert [len(mark) for mark in model.sha256.values()] == [64]
+    assert sum(machine.cells for machine in manifest.hardware) == 32
+    assert {*manifest.tasks} == {"synthetic/sentiment", "synthetic/acceptability"}
+    assert cells_of(tmp_path / "out") == cells_of(run)
+    assert facts(cells_of(run))["hardware"] == manifest.hardware
+    assert grade_of(tmp_path / "out") == "reported"
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")]
+
+
+def test_equal_runs_give_equal_submissions(run: Path, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        submit(run, "Mine", tmp_path / name)
+    one, other = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        for name in ("one", "other")
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/home/bob smith/runs/x", "x"),
+        ("../shared/data", "data"),
+        ("~/x/y", "y"),
+        ("C:\\Users\\bob\\model", "model"),
+        ("/work/a: not found in /home/x/y.csv", "a: not found in y.csv"),
+        ("see /home/bob/x.csv, and https://a.b/c/d", "see x.csv, and https://a.b/c/d"),
+        ("glue/cola", "glue/cola"),
+        ("p_o / p_s, 1 /5 and/or", "p_o / p_s, 1 /5 and/or"),
+        ("synthetic/sentiment+synthetic/acceptability[1]",) * 2,
+    ],
+)
+def test_paths_that_lead_out_keep_their_last_part(text: str, expected: str) -> None:
+    assert without_paths({"a": [text, 1, None]}) == {"a": [expected, 1, None]}
+
+
+def test_paths_of_this_machine_do_not_leave_it(run: Path, tmp_path: Path) -> None:
+    edit(some_cell(run), notes=[f"{Path.home()}/secret/rows.csv: 3 rows are blank"])
+    content = json.loads((run / "suite.json").read_text("utf-8"))
+    content["suite"]["commands"] = [["clbench", "run", "quick", "--data", "/home/bob/data"]]
+    (run / "suite.json").write_text(json.dumps(content), "utf-8")
+    submit(run, "Mine", tmp_path / "out")
+    (cell,) = [c for c in cells_of(tmp_path / "out") if c.key == some_cell(run).stem]
+    assert cell.notes == ["rows.csv: 3 rows are blank"]
+    assert "/home" not in (tmp_path / "out" / "suite.json").read_text("utf-8")
+
+
+@pytest.mark.parametrize("who", ["user", "machine"])
+def test_a_name_of_this_machine_or_user_is_refused(
+    who: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "bobsmith")
+    monkeypatch.setattr(socket, "gethostname", lambda: "fermat.example.org")
+    edit(some_cell(run), notes=["by bobsmith" if who == "user" else "on fermat"])
+    with pytest.raises(RunFolderError, match="names this machine or its user"):
+        submit(run, "Mine", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_path_that_results_depend_on_is_refused(run: Path, tmp_path: Path) -> None:
+    recipe = json.loads(some_cell(run).read_text("utf-8"))["recipe"]
+    recipe["method"]["settings"]["rows"] = "/home/bob/rows.txt"
+    edit(some_cell(run), recipe=recipe)
+    with pytest.raises(RunFolderError, match=r"a setting is a path of this machine \(/home/bob"):
+        submit(run, "Mine", tmp_path / "out")
+
+
+def test_a_run_with_a_gap_is_refused_by_name(run: Path, tmp_path: Path) -> None:
+    some_cell(run).unlink()
+    (run / "scores.csv").unlink()
+    with pytest.raises(RunFolderError, match=r"1 declared cell missing: growing-head--replay--se"):
+        submit(run, "Mine", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_run_is_refused(run: Path, tmp_path: Path) -> None:
+    some_cell(run).write_text("{")
+    with pytest.raises(RunFolderError, match="truncated or not JSON"):
+        submit(run, "Mine", tmp_path / "out")
+    with pytest.raises(RunFolderError, match="There is no folder"):
+        submit(tmp_path / "nowhere", "Mine", tmp_path / "out")
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("mine")
+    with pytest.raises(RunFolderError, match="is not empty"):
+        submit(run, "Mine", tmp_path / "out")
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": ""}, "--name '': is empty"),
+        ({"name": "Mine", "url": "example.org"}, "must begin with http"),
+        ({"name": "Mine", "contact": "/home/bob"}, "names a folder of this machine"),
+    ],
+)
+def test_wrong_words_are_refused(
+    fields: dict[str, str], message: str, run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        submit(run, out=tmp_path / "out", **fields)
+
+
+def test_the_commands_write_check_and_grade(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert main(["submit", str(run), "--name", "Mine", "--out", out]) == 0
+    assert "clbench verify" in capsys.readouterr().out
+    assert main(["verify", out, "--write"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Grade: recomputed"
+    content = json.loads((tmp_path / "out" / "verified.json").read_text("utf-8"))
+    assert (content["grade"], grade_of(tmp_path / "out")) == ("recomputed", "recomputed")
+    assert all(check["holds"] for check in content["checked"])
+    assert str(tmp_path) not in json.dumps(content)
+    assert main(["verify", out]) == 0  # what a verification leaves is no forgery
+    (tmp_path / "out" / "scores.csv").write_text("x")
+    capsys.readouterr()
+    assert main(["verify", out]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split(maxsplit=1)[1].startswith("fails: scores.csv is not the file that")
+    assert lines[-1] == "Grade: none"
+    assert main(["verify", str(tmp_path / "nowhere")]) == 2
+    assert main(["verify", str(run)]) == 2
+    assert main(["verify", out, "--rerun", "-1"]) == 2
