@@ -160,9 +160,14 @@ def _distinct(tables: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def grade_of(folder: Path) -> str:
-    """Return the grade of a folder's ``verified.json``; ``reported`` without one."""
+    """Return the grade in a folder's ``verified.json``.
+
+    It is `reported` without one, or if the manifest has changed since.
+    """
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(read_file(folder / VERIFIED))["grade"])
+        found = json.loads(read_file(folder / VERIFIED))
+        if found["manifest"] == sha256(folder / MANIFEST):
+            return str(found["grade"])
     return "reported"
 
 

@@ -169,6 +169,11 @@ def test_the_commands_write_check_and_grade(
     assert all(check["holds"] for check in content["checked"])
     assert str(tmp_path) not in json.dumps(content)
     assert main(["verify", out]) == 0  # what a verification leaves is no forgery
+    manifest = tmp_path / "out" / "manifest.json"
+    text = manifest.read_text("utf-8")
+    manifest.write_text(text.replace("Mine", "Ours"), "utf-8")
+    assert grade_of(tmp_path / "out") == "reported"  # it was another submission
+    manifest.write_text(text, "utf-8")
     (tmp_path / "out" / "scores.csv").write_text("x")
     capsys.readouterr()
     assert main(["verify", out]) == 1
