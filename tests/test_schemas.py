@@ -37,7 +37,7 @@ def cells(folder: Path) -> Iterator[Any]:
     yield from (json.loads(content) for content in read_archive(folder).values())
 
 
-@pytest.mark.parametrize("kind", ["audit", "cell", "suite"])
+@pytest.mark.parametrize("kind", ["audit", "cell", "submission", "suite"])
 def test_the_program_prints_valid_schemas(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", kind]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -48,7 +48,7 @@ VERBS = {
     },
     "Bring your own": {
         "list": "List suites, scenarios, methods, tasks and other names.",
-        "schema": "Print the JSON Schema of audits, cells or suites.",
+        "schema": "Print the JSON Schema of audits, cells, submissions or suites.",
         "check": "Check that a method keeps its promises, on tiny tasks.",
     },
 }

@@ -1,6 +1,6 @@
-"""`clbench schema`: the formats of audits, cells and suites as JSON Schemas.
+"""`clbench schema`: the formats of audits, cells, submissions and suites as JSON Schemas.
 
-Those of cells and suites come from the models that read them, and from their docstrings.
+All but the first come from the models that read them, and from their docstrings.
 """
 
 import inspect
@@ -14,29 +14,31 @@ from pydantic.json_schema import GenerateJsonSchema
 from clbench.cli.arguments import argument, choice, command
 
 Schema = dict[str, Any]
-KINDS = ("audit", "cell", "suite")
+KINDS = ("audit", "cell", "submission", "suite")
 
 
 @command
 def schema(
     kind: Annotated[str, argument("|".join(KINDS), "What to describe.", lambda: KINDS)],
 ) -> int:
-    """Print the JSON Schema of audit.json, of a run's cells or of suite files."""
+    """Print the JSON Schema of audits, of a run's cells, of submissions or of suite files."""
     print(json.dumps(schema_of(choice("schema", kind, KINDS)), indent=2, ensure_ascii=False))
     return 0
 
 
 def schema_of(kind: str) -> Schema:
-    """Return the schema of audit.json, of the file of a cell, or of suite files."""
+    """Return the schema of audit.json, of the file of a cell, of a manifest, or of suite files."""
     if kind == "audit":
         content: Schema = json.loads(
             (files("clbench") / "schemas" / "audit.json").read_text("utf-8")
         )
         return content
+    from clbench.board.manifest import Manifest
     from clbench.results.cell import CellResult
     from clbench.suite.schema import SuiteFile
 
-    model = CellResult if kind == "cell" else SuiteFile
+    models = {"cell": CellResult, "submission": Manifest, "suite": SuiteFile}
+    model: Any = models[kind]
     schema = model.model_json_schema(schema_generator=_Documented) | {"title": kind}
     head = {"$schema": _Documented.schema_dialect, "$id": f"urn:clbench:{kind}"}
     return head | (_suite(schema) if kind == "suite" else schema)

@@ -9,12 +9,14 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from helpers.submissions import cells_of
 
 from clbench.board.manifest import facts, grade_of, read_manifest, without_paths
 from clbench.board.submit import submit
 from clbench.cli.app import main
+from clbench.cli.schema import schema_of
 from clbench.core.errors import RunFolderError, SettingsError
 from clbench.models.locate import local_folder
 from clbench.results.archive import extract
@@ -56,6 +58,7 @@ def test_a_submission_holds_the_run_and_what_it_was_made_with(run: Path, tmp_pat
     assert facts(cells_of(run))["hardware"] == manifest.hardware
     assert grade_of(tmp_path / "out") == "reported"
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")]
+    jsonschema.validate(manifest.model_dump(mode="json"), schema_of("submission"))
 
 
 def test_equal_runs_give_equal_submissions(run: Path, tmp_path: Path) -> None:
