@@ -70,6 +70,7 @@ def matrix_follows(submission: Submission) -> Outcome:
     wrong, without, scores, backed = [], [], 0, 0
     for cell in submission.cells:
         sizes, last = dict[int, int](), len(cell.R) - 1
+        before = len(cell.tasks) - len(cell.stages)  # the pretraining, which has no rows
         for i, j, score in (
             (i, j, v) for i, row in enumerate(cell.R) for j, v in enumerate(row) if v is not None
         ):
@@ -82,7 +83,7 @@ def matrix_follows(submission: Submission) -> Outcome:
             if share is None:
                 continue  # a score that rows that are right or wrong do not give
             if text is None:
-                without += [where] if i in (j, last) else []
+                without += [where] if i in (j, last) and j >= before else []
                 continue
             right = unpack_rows(text)
             if not len(right) or sizes.setdefault(j, len(right)) != len(right):

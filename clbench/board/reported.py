@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ from clbench.core.errors import count, join_names
 from clbench.core.files import digest
 from clbench.results.cell import CellResult, plain
 from clbench.results.resume import first_difference
+from clbench.suite.baselines import read_baseline
 from clbench.suite.read import packaged_files, read_suite
+from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.registry import TASKS
 from clbench.training.protocol import BY_TASK, Protocol
 
@@ -89,65 +91,58 @@ def chooses_no_seed(submission: Submission) -> Lines:
 
 def has_one_recipe(submission: Submission) -> Lines:
     """Yield cells whose recipes differ from the suite, or from those of others."""
-    file, cells = submission.file, submission.cells
-    scenarios = {spec.name: spec for spec in file.scenario}
     baselines = submission.suite.get("baseline", {})
     plugins = {*submission.suite.get("plugins", {}).values()}
+    scenarios = {spec.name: spec for spec in submission.file.scenario}
+    alone = {"method": "vanilla", "settings": read_baseline("vanilla").settings}
     common: dict[str, Any] = {}
-    for cell in cells:
-        recipe = cell.recipe
-        if not recipe:
-            yield f"{cell.key} has no recipe."
+    for cell in submission.cells:
+        spec = scenarios.get(cell.scenario)
+        method = alone if cell.reference_of else baselines.get(cell.baseline)
+        if not cell.recipe or spec is None or method is None:
+            yield f"{cell.key} has no recipe, or one of a scenario or baseline not in suite.json."
             continue
-        if (spec := scenarios.get(cell.scenario)) is None:
-            yield f"{cell.key}: its scenario is not in suite.json."
-            continue
-        method = {"method": "vanilla"} if cell.reference_of else baselines.get(cell.baseline)
-        if method is None:
-            yield f"{cell.key}: its baseline is not in suite.json."
-            continue
+        used = cell.recipe["method"]
         declared: dict[str, Any] = {
             "scenario": {"name": spec.name, "shift": spec.shift, **spec.settings},
-            "protocol": _protocol(file.protocol, spec.settings, spec.task_names),
+            "protocol": _protocol(submission.file.protocol, spec),
             "method": {
                 "name": method["method"],
-                "settings": recipe["method"].get("settings", {})
-                if cell.reference_of
-                else method.get("settings", {}),
-                "source": recipe["method"].get("source"),
+                "settings": method.get("settings", {}),
+                "source": used.get("source"),
             },
             "seed": cell.seed,
             "reference_of": cell.reference_of,
         }
-        found = {**recipe, "protocol": {**declared["protocol"], **recipe["protocol"]}}
+        # Protocols of earlier versions lack keys that came later.
+        found = {**cell.recipe, "protocol": declared["protocol"] | cell.recipe["protocol"]}
         if difference := first_difference(found, plain(declared), sections=[*declared]):
             yield f"{cell.key} {difference} in suite.json."
         if (cell.method, cell.shift) != (method["method"], spec.shift):
             yield f"{cell.key} names the method {cell.method} and the shift {cell.shift}."
-        own = recipe["method"].get("source")
-        if own is not None and own not in plugins and ":" not in method["method"]:
+        if used.get("source") not in {None, *plugins} and ":" not in method["method"]:
             yield f"{cell.key}: the code of {cell.method} is not among the plug-ins."
         shown = plain(cell.settings.get("method", {}))
-        for key, value in plain(recipe["method"].get("settings", {})).items():
-            if key in shown and shown[key] != value:
+        for key, value in plain(used.get("settings", {})).items():
+            if shown.get(key, value) != value:
                 yield f"{cell.key} shows {key} = {shown[key]}, but was run with {value}."
-        for section in ("version", "model", "corpus"):
-            if common.setdefault(section, recipe.get(section)) != recipe.get(section):
-                yield f"{cell.key} was run with another {section} than {cells[0].key}."
-        for name, identity in recipe.get("tasks", {}).items():
-            if common.setdefault(f"task {name}", identity) != identity:
-                yield f"{cell.key} was run on other rows of {name} than other cells."
+        same = {name: cell.recipe.get(name) for name in ("version", "model", "corpus")}
+        same |= {f"rows of {name}": rows for name, rows in cell.recipe.get("tasks", {}).items()}
+        for name, value in same.items():
+            if common.setdefault(name, value) != value:
+                yield f"{cell.key}: {name} differ from those of other cells."
 
 
-def _protocol(
-    protocol: Protocol, settings: Mapping[str, Any], tasks: Sequence[str]
-) -> dict[str, Any]:
-    """Return the protocol as recipes hold it; see `clbench.suite.plan`."""
-    own = protocol.one_pass() if settings.get("online") is True else protocol
+def _protocol(protocol: Protocol, spec: ScenarioSpec) -> dict[str, Any]:
+    """Return the protocol as recipes of a scenario hold it; see `clbench.suite.plan`."""
+    own = protocol.one_pass() if spec.settings.get("online") is True else protocol
     values = own.model_dump(mode="json", exclude={"model", "revision", "corpus"})
     for key in BY_TASK:
-        by_task = values[key].items()
-        values[key] = {name: v for name, v in by_task if name.partition("[")[0] in tasks}
+        values[key] = {
+            name: value
+            for name, value in values[key].items()
+            if name.partition("[")[0] in spec.task_names
+        }
     return values
 
 

@@ -97,17 +97,13 @@ class Submission:
         if self.corpus is not None:
             protocol["corpus"] = self.corpus
         try:
-            tasks = {  # without what is not set, which some tables must not name
-                name: {key: value for key, value in table.items() if value is not None}
-                for name, table in suite.get("task", {}).items()
-            }
             return SuiteFile.model_validate(
                 {
                     **{name: suite[name] for name in ("name", "methods", "seeds", "scenario")},
                     "references": suite.get("references", True),
                     "question": suite.get("questions", [{}])[-1],
                     "protocol": protocol,
-                    "task": tasks,
+                    "task": suite.get("task", {}),
                 }
             )
         except (ValueError, KeyError, AttributeError) as error:

@@ -25,7 +25,7 @@ from clbench.board.reported import REPORTED
 from clbench.board.submission import Submission
 from clbench.core import __version__
 from clbench.core.errors import ModelError, RunFolderError, SettingsError
-from clbench.core.files import digest, read_file, whole_folder, write_atomically
+from clbench.core.files import LOCK, digest, read_file, whole_folder, write_atomically
 from clbench.models.locate import local_folder, weight_files
 from clbench.results.archive import compress
 from clbench.results.cell import CellResult
@@ -90,7 +90,7 @@ def submit(
         for file, path in plugins.items():
             (part / "plugins").mkdir(exist_ok=True)
             shutil.copyfile(path, part / "plugins" / file)
-        _check_privacy(part)
+        notes += _named_here(part)
         compress(part)
         weights = _weights(str(suite.get("protocol", {}).get("model", "")), suite)
         if not weights:
@@ -168,17 +168,23 @@ def _manifest(fields: dict[str, str], **others: Any) -> Manifest:
         raise SettingsError(f"--{key} {fields.get(key, '')!r}: {expected}.") from error
 
 
-def _check_privacy(folder: Path) -> None:
-    """Raise a RunFolderError if a text in the folder names this machine or its user."""
-    known: Iterable[str] = {socket.gethostname(), socket.gethostname().partition(".")[0], _user()}
+def _named_here(folder: Path) -> list[str]:
+    """Return notes on plug-ins that name this machine or its user.
+
+    Raises a RunFolderError if any other text in the folder does.
+    """
+    host = socket.gethostname()
+    known: Iterable[str] = {host, host.partition(".")[0], _user()}
     names = [n for n in known if len(n) >= SHORTEST and n.lower() not in COMMON]
     found = re.compile("|".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in names) or "$^")
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != ".lock"):
+    notes = []
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != LOCK):
         if match := found.search(read_file(path).decode("utf-8", "replace")):
-            raise RunFolderError(
-                f"{path.relative_to(folder)} names this machine or its user ({match[0]!r}). Remove "
-                "it from names of models, files and settings."
-            )
+            line = f"{path.relative_to(folder)} names this machine or its user ({match[0]!r})."
+            if path.parent.name != "plugins":  # code may name its author, and must stay as it is
+                raise RunFolderError(f"{line} Remove it from names of models, files and settings.")
+            notes.append(line)
+    return notes
 
 
 def _user() -> str:

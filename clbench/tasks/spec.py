@@ -135,11 +135,13 @@ class TableSpec(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _label_is_target(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or "target" not in values:
+        if not isinstance(values, dict) or (target := values.get("target")) is None:
             return values
-        if clash := {"label", "labels", "choices", "regression", "group"} & values.keys():
-            raise _error(f"a task with a target has no classes; remove {sorted(clash)[0]}")
-        return {**values, "label": values["target"]}
+        others = {"choices": None, "group": None, "label": target, "labels": None}
+        for key, as_read in (others | {"regression": False}).items():  # also a table of its own
+            if values.get(key, as_read) != as_read:
+                raise _error(f"a task with a target has no classes; remove {key}")
+        return {**values, "label": target}
 
     @pydantic.field_validator("text", mode="before")
     @classmethod
