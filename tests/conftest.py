@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -49,6 +49,19 @@ def _one_thread() -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the user's cache out of the tests and the tests out of the user's cache."""
     os.environ["CLBENCH_CACHE"] = str(tmp_path_factory.getbasetemp() / "clbench-cache")
+
+
+@pytest.fixture
+def clbench(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line here: exit code, stdout, stderr."""
+    from clbench.cli import main
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
 
 
 @pytest.fixture(scope="session")

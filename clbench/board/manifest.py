@@ -19,6 +19,8 @@ from clbench.results.cell import CellResult, Text
 MANIFEST = "manifest.json"
 VERIFIED = "verified.json"
 """What `clbench.board.verify` leaves beside the manifest: the grade, and what was checked."""
+GRADES = ("reported", "recomputed", "rerun")
+"""What can be trusted of a submission, growing."""
 HOST = ("system", "processor", "device", "device_name")
 """Facts of a cell's ``host`` that a manifest lists."""
 
@@ -159,16 +161,14 @@ def _distinct(tables: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [json.loads(text) for text in sorted({json.dumps(t, sort_keys=True) for t in tables})]
 
 
-def grade_of(folder: Path) -> str:
-    """Return the grade in a folder's ``verified.json``.
-
-    It is `reported` without one, or if the manifest has changed since.
-    """
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads(read_file(folder / VERIFIED))
-        if found["manifest"] == sha256(folder / MANIFEST):
-            return str(found["grade"])
-    return "reported"
+def read_verified(folder: Path) -> dict[str, Any]:
+    """Return the content of ``verified.json``; empty without one, or if the manifest is another."""
+    path = folder / MANIFEST
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        content = dict(json.loads(read_file(folder / VERIFIED)))
+        if not path.exists() or content.get("manifest") == sha256(path):
+            return content
+    return {}
 
 
 def without_paths(value: Any) -> Any:

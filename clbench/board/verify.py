@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from clbench.board.manifest import (
+    GRADES,
     MANIFEST,
     VERIFIED,
     read_manifest,
@@ -21,9 +22,6 @@ from clbench.board.rerun import rerun
 from clbench.board.submission import Check, Outcome, Submission
 from clbench.core import __version__
 from clbench.core.files import write_atomically
-
-GRADES = ("reported", "recomputed", "rerun")
-"""What can be trusted of a submission, growing."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ USER_ERRORS = (
 VERBS = {
     "What did my model forget?": {
         "audit": "Find out what fine-tuned models forgot of their base model.",
-        "export": "Write an audit in a format to publish, such as for a model card.",
+        "export": "Write an audit, or runs as a dataset, in a format to publish.",
         "mend": "Mix a model with its base model, to get back what it forgot.",
     },
     "Which method forgets least?": {
@@ -45,6 +45,7 @@ VERBS = {
     "Publish": {
         "submit": "Write a run as a folder to publish.",
         "verify": "Check a submission, and train some of its cells again.",
+        "board": "Write pages that compare the submissions to each suite.",
     },
     "Bring your own": {
         "list": "List suites, scenarios, methods, tasks and other names.",
@@ -58,6 +59,7 @@ PLACES = {
     "compare": "report:compare",
     "power": "report:power",
     "verify": "submit:verify",
+    "board": "submit:board",
     "tune": "search:tune",
     "combine": "search:combine",
     "list": "extend:listing",

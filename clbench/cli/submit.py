@@ -1,4 +1,4 @@
-"""`clbench submit` and `verify`: results to publish, and how far they can be trusted."""
+"""`clbench submit`, `verify` and `board`: results to publish, and how far to trust them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -80,3 +80,23 @@ def verify(
         note(f"Written: {write_verification(found)}")
     say(f"Grade: {found.grade or 'none'}")
     return 0 if found.holds else 1
+
+
+@command
+def board(
+    folders: Annotated[
+        list[Path], argument("FOLDERS", "Submissions or runs, or folders that hold such.")
+    ],
+    out: Annotated[Path, where("Folder of the board.", "DIR")] = Path("site"),
+) -> int:
+    """Write the board: offline pages of suites, submissions and methods.
+
+    Methods are ranked under equal conditions only, by the ranges of ranks that the data allow. A
+    bad submission is reported in a line and left out; then the exit code is 1.
+    """
+    from clbench.board.site import write_board  # imports pandas and matplotlib
+
+    page, problems = write_board([*folders], out)
+    note(*problems)
+    say(f"Board: {page}")
+    return 1 if problems else 0

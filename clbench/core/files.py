@@ -7,9 +7,10 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -78,6 +79,18 @@ def not_utf8(content: bytes, file: str) -> str:
         f", line {line}: is not UTF-8 but perhaps {name}. Save it as UTF-8: iconv -f {name} "
         f"-t UTF-8 {file} > NEW."
     )
+
+
+def folders(names: Iterable[str]) -> dict[str, str]:
+    """Return a name of a folder or file for each name, all different on every system."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        place = safe = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "model"
+        taken, number = {*map(str.lower, found.values())}, len(found) + 1
+        while place.lower() in taken:
+            place, number = f"{safe}-{number}", number + 1
+        found[name] = place
+    return found
 
 
 def digest(content: bytes | str | Path) -> str:

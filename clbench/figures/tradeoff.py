@@ -16,6 +16,9 @@ from clbench.results.matched import LEVELS, learned_curves, matched_frame
 from clbench.results.score_tables import overall_frame
 from clbench.suite.scores import SCORE
 
+MANY = 8
+"""Methods above which a single panel is wider, for its legend."""
+
 
 @style.in_report("Old task versus new task", order=10)
 def tradeoff(results: style.Results) -> Figure:
@@ -34,7 +37,9 @@ def tradeoff(results: style.Results) -> Figure:
     looks = style.looks(cells)
     groups = style.by_scenario(cells)
     labels = style.short_labels(groups)
-    figure, grid = style.panels(len(groups))
+    is_large = len(groups) == 1 and len(looks) > MANY
+    width, height = (6.8, 4.2) if is_large else (3.4, 3.0)
+    figure, grid = style.panels(len(groups), width=width, height=height)
     for axes, (scenario, methods) in zip(grid, groups.items(), strict=True):
         _panel(axes, methods, looks)
         _frame(axes, labels[scenario])

@@ -268,7 +268,7 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str], boo
     is_damaged = False
     keys: set[str] = set()
     earlier: Meanings = {}
-    labels = _labels(stores)
+    labels = run_labels(stores)
     summarize = summarizer(_curve_filter())
     for store, label in zip(stores, labels, strict=True):
         run, meanings = _read_run(store, summarize)
@@ -379,7 +379,7 @@ def _curve_filter() -> Callable[[CellResult], bool]:
     return is_shown
 
 
-def _labels(stores: Sequence[Store]) -> list[str]:
+def run_labels(stores: Sequence[Store]) -> list[str]:
     """Return the names of the folders, with as many parents as are needed to tell them apart."""
     parts = [store.out.resolve().parts for store in stores]
     for count in range(1, max(map(len, parts)) + 1):

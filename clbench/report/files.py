@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from clbench.core import __version__
@@ -68,13 +68,19 @@ def write_figure(drawing: Drawing, folder: Path, formats: Sequence[str]) -> dict
     return {"title": title, "caption": caption, "image": image, "narrow": narrow}
 
 
-def render(template: str, **values: Any) -> str:
-    """Return the HTML of a page by its template, with every value escaped."""
+def render(template: str, package: str = "clbench.report", **values: Any) -> str:
+    """Return the HTML of a page by its template in a package, with every value escaped."""
+    return _environment(package).get_template(template).render(**values)
+
+
+@cache
+def _environment(package: str) -> Environment:
     environment = Environment(
-        loader=PackageLoader("clbench.report"),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("clbench.report")]),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda value: visible(value) if isinstance(value, str) else value,
+        # what a macro wrote is markup, a kind of str
+        finalize=lambda value: visible(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -86,7 +92,7 @@ def render(template: str, **values: Any) -> str:
         "share": _share,
         "p": _p,
     }
-    return environment.get_template(template).render(**values)
+    return environment
 
 
 def table_files(name: str, frame: pd.DataFrame) -> dict[str, str]:
@@ -216,7 +222,7 @@ def write_report(
         *filter(None, [smoke]),
         *notes,
         *([changed] if len(questions) > 1 else []),
-        *([GROWN] if _has_grown(suites[0]) else []),
+        *([GROWN] if has_grown(suites[0]) else []),
         *([JOINED] if suites[0].get("grown") else []),
         *head_notes(cells),
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
@@ -293,13 +299,14 @@ def _figures(
     for scenario in (None, *finished_scenarios(cells)[:MOST_SCENARIOS]):
         for figure in report_figures():
             if scenario is None and figure.per == "run":
-                yield figure.name, figure.title, partial(_make, figure.draw, data)
+                yield figure.name, figure.title, partial(attempt, figure.draw, data)
             elif scenario is not None and figure.per == "scenario":
                 name, title = f"{figure.name}-{scenario}", f"{scenario}: {figure.title}"
-                yield name, title, partial(_make, figure.draw, data, scenario)
+                yield name, title, partial(attempt, figure.draw, data, scenario)
 
 
-def _make(make: Callable[..., Figure], *data: Any) -> Figure | None:
+def attempt(make: Callable[..., Figure], *data: Any) -> Figure | None:
+    """Return a figure, or None if it has nothing to show."""
     with suppress(ValueError):  # nothing to show, such as curves of a run without points
         return make(*data)
     return None
@@ -322,7 +329,7 @@ def head_notes(cells: Sequence[CellResult]) -> list[str]:
     return [f"Heads that tasks share: head_loss = {' and '.join(losses)}{held}."] if shared else []
 
 
-def _has_grown(suite: Mapping[str, Any]) -> bool:
+def has_grown(suite: Mapping[str, Any]) -> bool:
     """Whether the commands of a run without looks have different seeds."""
     seeds = {
         command[command.index("--seeds") + 1] if "--seeds" in command[:-1] else ""

@@ -68,7 +68,7 @@ def comparisons_frame(
     scenarios = dict.fromkeys(cell.scenario for cell in cells)
     covered = [scenario for scenario in scenarios if question.covers(scenario)]
     if question.mean_over_scenarios:
-        means, steps[MEAN] = _means_over_scenarios(values, steps, question, covered)
+        means, steps[MEAN] = means_over_scenarios(values, steps, question, covered)
         values = means | values
     groups = {
         group: differences(by_baseline, question.reference, steps[group[0]].get(group[1], 0.0))
@@ -124,7 +124,7 @@ def comparisons_frame(
     return pd.DataFrame(rows, columns=list(FIELDS))
 
 
-def _means_over_scenarios(
+def means_over_scenarios(
     values: Mapping[Group, BySeed],
     steps: Mapping[str, Mapping[str, float]],
     question: Question,

@@ -113,10 +113,14 @@ def score_rows(cells: Iterable[CellResult], reference: str = "vanilla") -> list[
 
 def scores_frame(cells: Iterable[CellResult], reference: str = "vanilla") -> pd.DataFrame:
     """Return `score_rows` as a table; scores are floats, NaN where missing."""
+    return rows_frame(score_rows(cells, reference))
+
+
+def rows_frame(rows: Sequence[Mapping[str, Any]], others: Sequence[str] = ()) -> pd.DataFrame:
+    """Return rows of `score_rows` as a table; `others` are further fields of theirs, the first."""
     import pandas as pd
 
-    rows = score_rows(cells, reference)
-    frame = pd.DataFrame(rows, columns=fields(rows))
+    frame = pd.DataFrame(rows, columns=[*others, *fields(rows)])
     scores = [name for name in SCORE if name in frame.columns]
     numbers: dict[str, Any] = dict.fromkeys((*scores, *COSTS), "float64")
     flags = dict.fromkeys(MARKS, "bool")

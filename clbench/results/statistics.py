@@ -44,6 +44,7 @@ AUDIT_WORDS: Mapping[Verdict, Word] = {
 }
 """The four verdicts in the words of an audit, which say what became of the base model."""
 Key = TypeVar("Key", bound=Hashable)
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -181,14 +182,14 @@ def unseen(methods: int, n: int) -> float:
 
 
 def compare(
-    groups: Mapping[Key, Mapping[str, Differences]],
+    groups: Mapping[Key, Mapping[Name, Differences]],
     *,
     alpha: float = ALPHA,
     family: int | None = None,
     margin: float = 0.0,
     lower_is_better: Collection[Key] = (),
     known_gaps: Mapping[Key, float] = MappingProxyType({}),
-) -> dict[tuple[Key, str], Comparison]:
+) -> dict[tuple[Key, Name], Comparison]:
     """Compare methods with a reference by a family of tests with one error rate.
 
     The test is a paired t test with the squared step of the score added to the variance, so that
@@ -237,7 +238,7 @@ def compare(
         some = gaps.setdefault(group, [known_gaps.get(group, math.inf)])
         some.append(modes(sample.values, sample.step)[0])
     everywhere = [gap for some in gaps.values() for gap in some]
-    result: dict[tuple[Key, str], Comparison] = {}
+    result: dict[tuple[Key, Name], Comparison] = {}
     for group, name, sample in tests:
         x = _finite(sample.values)
         mean, n = float(x.mean()), len(x)

@@ -12,10 +12,11 @@ import pytest
 import yaml
 from helpers.audits import TEXT, comparison, make_audit, write
 
-from clbench.audit.export import EXPORTS, folders, write_export
+from clbench.audit.export import EXPORTS, write_export
 from clbench.audit.page import headline, write_audit
 from clbench.cli.app import main
 from clbench.core.errors import RunFolderError
+from clbench.core.files import folders
 
 SCHEMAS = Path(__file__).parents[3] / "shared" / "schemas"
 FORMATS = ("eval-results", "every-eval-ever", "github", "model-card")

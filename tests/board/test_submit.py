@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from helpers.submissions import cells_of
 
-from clbench.board.manifest import facts, grade_of, read_manifest, without_paths
+from clbench.board.manifest import facts, read_manifest, read_verified, without_paths
 from clbench.board.submit import submit
 from clbench.cli.app import main
 from clbench.cli.schema import schema_of
@@ -56,7 +56,7 @@ def test_a_submission_holds_the_run_and_what_it_was_made_with(run: Path, tmp_pat
     assert {*manifest.tasks} == {"synthetic/sentiment", "synthetic/acceptability"}
     assert cells_of(tmp_path / "out") == cells_of(run)
     assert facts(cells_of(run))["hardware"] == manifest.hardware
-    assert grade_of(tmp_path / "out") == "reported"
+    assert read_verified(tmp_path / "out") == {}
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")]
     jsonschema.validate(manifest.model_dump(mode="json"), schema_of("submission"))
 
@@ -168,14 +168,15 @@ def test_the_commands_write_check_and_grade(
     assert main(["verify", out, "--write"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "Grade: recomputed"
     content = json.loads((tmp_path / "out" / "verified.json").read_text("utf-8"))
-    assert (content["grade"], grade_of(tmp_path / "out")) == ("recomputed", "recomputed")
+    assert content["grade"] == "recomputed"
+    assert read_verified(tmp_path / "out") == content
     assert all(check["holds"] for check in content["checked"])
     assert str(tmp_path) not in json.dumps(content)
     assert main(["verify", out]) == 0  # what a verification leaves is no forgery
     manifest = tmp_path / "out" / "manifest.json"
     text = manifest.read_text("utf-8")
     manifest.write_text(text.replace("Mine", "Ours"), "utf-8")
-    assert grade_of(tmp_path / "out") == "reported"  # it was another submission
+    assert read_verified(tmp_path / "out") == {}  # it was another submission
     manifest.write_text(text, "utf-8")
     (tmp_path / "out" / "scores.csv").write_text("x")
     capsys.readouterr()

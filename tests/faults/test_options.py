@@ -23,6 +23,8 @@ VERBS = {
     "combine": "out --out x.toml",
     "audit": "nothing nothing",
     "mend": "nothing nothing",
+    "board": "out --out site",
+    "export": "nothing --to github",
 }
 """What is valid for each verb, or refused before anything is computed."""
 PLAIN = """-1 0 1.5 1e308 nan inf 4294967296 99999999999999999999 - -- * [ ~ ~nobody/x , a,b,,c
@@ -57,4 +59,4 @@ def test_any_option(judge: Judge, data: st.DataObject) -> None:
     place = next((part for part in value.split("/") if part), "out")
     what = " ".join(ascii(word)[1:-1][:60] or "''" for word in words)
     judge.fresh(finished=True)
-    judge.answer(what, words, dry=dry, writes=("out", "x.toml", "x.png", place))
+    judge.answer(what, words, dry=dry, writes=("out", "site", "x.toml", "x.png", place))

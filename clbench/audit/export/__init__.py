@@ -1,7 +1,6 @@
 """Formats in which an audit is published: each is a function, which `EXPORTS` names."""
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from clbench.core.errors import RunFolderError, named
@@ -37,12 +36,3 @@ def write_export(audit: Path, name: str, out: Path | None = None) -> list[Path]:
     for path, content in files.items():
         write_atomically(path, content)
     return [*files]
-
-
-def folders(names: Iterable[str]) -> dict[str, str]:
-    """Return a name of a folder for each name, all different."""
-    found: dict[str, str] = {}
-    for name in names:
-        safe = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "model"
-        found[name] = f"{safe}-{len(found) + 1}" if safe in found.values() else safe
-    return found

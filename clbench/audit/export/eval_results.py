@@ -8,9 +8,9 @@ contains.
 import json
 from collections.abc import Iterator
 
-from clbench.audit.export import folders
 from clbench.audit.record import Record, measures
 from clbench.core.errors import DataError
+from clbench.core.files import folders
 
 NO_RESULTS = ("format", "calibration", "features", "language")
 """Parts whose scores are not those of a model that does the task."""

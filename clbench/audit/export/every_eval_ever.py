@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from clbench.audit.export import folders
 from clbench.audit.record import Measure, Record, measures
 from clbench.audit.scores import SEPARATOR
+from clbench.core.files import folders
 
 VERSION = "0.3.0"
 PLACE = "clbench-audit"

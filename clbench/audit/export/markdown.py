@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from clbench.audit.export import folders
 from clbench.audit.record import Record, measures
 from clbench.core.errors import printable
+from clbench.core.files import folders
 
 HEADER = ("measure", "base", "tuned", "change", "lost", "gained", "items", "verdict")
 WORST_FIRST = ("fail", "not enough evidence", "pass")

@@ -1,0 +1,165 @@
+"""Tables of the board: the methods of all entries of a suite that can be compared."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from clbench.board.entries import Entry
+from clbench.board.manifest import GRADES
+from clbench.results.cell import CellResult, without_extra_points
+from clbench.results.ranks import Ranking, rank_methods
+from clbench.results.resume import first_difference
+from clbench.results.score_tables import means, score_rows
+from clbench.results.store import Store
+from clbench.suite.scores import SCORE, Score
+
+COSTS = {
+    "train_seconds": "train s",
+    "training_memory_mb": "memory MB",
+    "search_seconds": "search s",
+}
+COLUMNS = {
+    "average": "average",
+    "p_o": "p_o",
+    "p_s": "p_s",
+    "mean_forgetting": "forgetting",
+} | COSTS
+"""Titles of scores and costs that tables show as means, without verdicts."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method of an entry in a table, and `also` later entries that have no other cells of it.
+
+    `label` is its baseline, with the entry's name if another row is called so, and the baseline of
+    its `cells`. `means` has the `COLUMNS`, over seeds and then over scenarios.
+    """
+
+    label: str
+    entry: Entry
+    cells: tuple[CellResult, ...]
+    means: Mapping[str, float]
+    also: tuple[Entry, ...] = ()
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds with a finished cell."""
+        return len({cell.seed for cell in self.cells if cell.status == "ok"})
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under equal conditions, best first, ranked by one score with the error rate `alpha`.
+
+    `note` says what differs from an earlier table of this title; `is_first` whether no other table
+    has all its scenarios; `reference` is the label of the row with which the page compares.
+    """
+
+    title: str
+    note: str
+    scenarios: tuple[str, ...]
+    is_first: bool
+    score: Score
+    reference: str | None
+    alpha: float
+    ranking: Ranking
+    rows: tuple[Row, ...]
+
+    @property
+    def heading(self) -> str:
+        """Title and note."""
+        return f"{self.title} ({self.note})" if self.note else self.title
+
+    @property
+    def leaders(self) -> list[str]:
+        """Labels of the rows that no other is shown to beat; none without a comparison."""
+        best = {name: ranks[0] for name, ranks in self.ranking.ranges.items()}
+        return [row.label for row in self.rows if self.ranking.family and best.get(row.label) == 1]
+
+    @property
+    def cells(self) -> list[CellResult]:
+        """All finished cells, best row first."""
+        return [cell for row in self.rows for cell in row.cells if cell.status == "ok"]
+
+
+def suite_tables(entries: Iterable[Entry]) -> list[Table]:
+    """Return the tables of the entries of one suite; those over several scenarios first.
+
+    Cells are compared only under equal conditions: rows, model and protocol. The entries of the
+    highest grade come first, and a row whose cells an earlier one has is not repeated.
+    """
+    results = [each for each in entries if each.is_result]
+    results.sort(key=lambda each: -GRADES.index(each.grade))
+    conditions: dict[str, Mapping[str, Any]] = {}
+    scenarios: dict[str, str] = {}
+    wholes: dict[tuple[str, ...], None] = {}
+    for each in results:
+        conditions = {**each.conditions, **conditions}
+        cells = [cell for cell in each.cells if cell.reference_of is None]
+        own = {each.condition[cell.key]: cell.scenario for cell in cells}
+        scenarios |= own
+        if len({*own.values()}) == len(own) > 1:
+            wholes[tuple(own)] = None
+    tables, earlier = [], dict[str, Mapping[str, Any]]()
+    for scope in (*wholes, *((key,) for key in scenarios)):
+        if rows := _rows(results, scope):
+            names, now = tuple(scenarios[key] for key in scope), conditions[scope[0]]
+            title = names[0] if len(names) == 1 else f"mean over {len(names)} scenarios"
+            text = first_difference(now, earlier.setdefault(title, now), sections=[*now]) or ""
+            note = text.removeprefix("was run with ").replace(", now ", " instead of ")
+            is_first = not any({*scope} < {*whole} for whole in wholes)
+            tables.append(_table(rows, title, note, names, is_first))
+    return tables
+
+
+def _table(
+    rows: list[Row], title: str, note: str, scenarios: tuple[str, ...], is_first: bool
+) -> Table:
+    question = rows[0].entry.question
+    score = SCORE[question.scores[0] if len(question.scores) == 1 else "average"]
+    alpha = min(Store(row.entry.path).alpha(row.seeds) for row in rows)
+    cells = [cell for row in rows for cell in row.cells if cell.status == "ok"]
+    ranking = rank_methods(cells, score.name, alpha=alpha, margin=question.margin)
+    sign = -1.0 if score.higher_is_better else 1.0
+    order = {name: sign * found.mean for name, found in ranking.summaries.items()}
+    rows.sort(key=lambda row: order.get(row.label, math.inf))
+    reference = question.reference if question.reference in order else None
+    about = title, note, scenarios, is_first, score
+    return Table(*about, reference, alpha, ranking, tuple(rows))
+
+
+def _rows(results: Sequence[Entry], scope: Sequence[str]) -> list[Row]:
+    """Return the methods that have all conditions of a table; none without a finished cell."""
+    rows: list[Row] = []
+    for each in results:
+        by_baseline: dict[str, list[CellResult]] = {}
+        for cell in without_extra_points(each.cells):
+            if cell.reference_of is None and each.condition[cell.key] in scope:
+                by_baseline.setdefault(cell.baseline, []).append(cell)
+        for baseline, cells in by_baseline.items():
+            if {each.condition[cell.key] for cell in cells} != {*scope}:
+                continue
+            for number, row in enumerate(rows):
+                if _repeats(cells, row.cells):
+                    rows[number] = replace(row, also=(*row.also, each))
+                    break
+            else:
+                label = baseline
+                while any(row.label == label for row in rows):
+                    label = f"{label} ({each.name})"
+                own = tuple(cell.model_copy(update={"baseline": label}) for cell in cells)
+                some = means(score_rows(own))
+                mean = {name: fmean(row[f"{name}_mean"] for row in some) for name in COLUMNS}
+                rows.append(Row(label, each, own, {n: m for n, m in mean.items() if m == m}))
+    return rows if any(row.seeds for row in rows) else []
+
+
+def _repeats(cells: Iterable[CellResult], earlier: Iterable[CellResult]) -> bool:
+    """Whether all cells are among earlier ones: of one key, and of one recipe or equal scores."""
+    known = {cell.key: cell for cell in earlier}
+    return all(
+        (same := known.get(cell.key)) and (cell.fingerprint == same.fingerprint or cell.R == same.R)
+        for cell in cells
+    )

@@ -1,0 +1,149 @@
+"""What a board reads: folders, grades, bad submissions, and the frame of all cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.boards import make_entry, manifest
+
+import clbench.board
+from clbench.board.entries import FIELDS, read_entries
+from clbench.board.manifest import sha256
+from clbench.core.errors import RunFolderError
+from clbench.results.score_tables import load_run
+from clbench.results.store import Store
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_folders_are_entries_or_hold_them(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        make_entry(tmp_path / "all" / name)
+    (tmp_path / "all" / "notes").mkdir()
+    lone = make_entry(tmp_path / "lone")
+    entries, problems = read_entries([tmp_path / "all", lone, tmp_path / "all" / "a"])
+    assert [each.name for each in entries] == ["a", "b", "lone"]
+    assert problems == []
+    twin = make_entry(tmp_path / "other" / "lone")
+    entries, _ = read_entries([lone, twin])
+    names = [each.name for each in entries]
+    assert len(set(names)) == 2
+    assert names[1] == "other/lone"
+
+
+def test_the_frame_has_a_row_for_each_cell(tmp_path: Path) -> None:
+    first = make_entry(tmp_path / "first", search={"trials": 3})
+    make_entry(tmp_path / "second", suite="other", files={"verified.json": {"grade": "rerun"}})
+    frame = clbench.board.load([first, tmp_path / "second"])
+    assert len(frame) == 2 * 3 * 4
+    assert list(frame.columns[: len(FIELDS)]) == list(FIELDS)
+    assert frame.groupby("submission")["grade"].first().to_dict() == {
+        "first": "reported", "second": "rerun",
+    }  # fmt: skip
+    assert set(frame["trials"]) == {0, 3}
+    own = frame[frame["submission"] == "first"].drop(columns=list(FIELDS))
+    pd.testing.assert_frame_equal(own, load_run(first).frame, check_like=True)
+    pd.testing.assert_frame_equal(clbench.board.load(str(tmp_path)), frame)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"grade": "best"}', '{"grade": 3}'])
+def test_a_strange_verification_counts_as_none(tmp_path: Path, text: str) -> None:
+    folder = make_entry(tmp_path / "run", files={"verified.json": text})
+    assert read_entries([folder])[0][0].grade == "reported"
+
+
+def test_a_verification_is_that_of_its_manifest(tmp_path: Path) -> None:
+    folder = make_entry(tmp_path / "run", files={"manifest.json": manifest()})
+    digest = sha256(folder / "manifest.json")
+    for known, grade in ((digest, "recomputed"), ("0" * 64, "reported"), (None, "reported")):
+        text = f'{{"grade": "recomputed", "manifest": {"null" if known is None else repr(known)}}}'
+        (folder / "verified.json").write_text(text.replace("'", '"'))
+        (entry,) = read_entries([folder])[0]
+        assert (entry.grade, entry.manifest.name) == (grade, "A title")
+
+
+def test_bad_submissions_are_a_line_each(tmp_path: Path) -> None:
+    every = tmp_path / "all"
+    make_entry(every / "good")
+    make_entry(every / "no-json", files={"manifest.json": "{"})
+    make_entry(every / "bad-url", files={"manifest.json": manifest(url="javascript:alert(1)")})
+    make_entry(every / "no-suite", files={"suite.json": "nothing"})
+    damaged = make_entry(every / "damaged")
+    (damaged / "cells.tar.xz").write_bytes(b"no archive")
+    make_entry(every / "failed", status="failed", reason="why")
+    (every / "empty").mkdir()
+    (every / "empty" / "scores.csv").touch()
+    partly = make_entry(every / "partly")
+    (partly / "cells").mkdir()
+    (partly / "cells" / "pair--ewc--seed9.json").write_text("{")
+    entries, problems = read_entries([every, tmp_path / "none"])
+    assert [each.name.rpartition("/")[2] for each in entries] == ["good", "partly"]
+    lines = {line.partition(" ")[0].rpartition("/")[2].rstrip(":"): line for line in problems}
+    assert len(problems) == len(lines) == 8
+    for name, part in {
+        "bad-url": "url",
+        "damaged": "is damaged",
+        "empty": "holds no run",
+        "failed": "has no finished cell",
+        "no-json": "is not complete JSON",
+        "no-suite": "suite.json is missing or cannot be read",
+        "partly": "pair--ewc--seed9.json is not a valid cell file",
+        "none": "There is no folder",
+    }.items():
+        assert part in lines[name], lines[name]
+        assert "\n" not in lines[name]
+    with pytest.warns(UserWarning, match="is left out"):
+        clbench.board.load(every)
+    with pytest.raises(RunFolderError, match="There is no folder"):
+        read_entries([tmp_path / "none"])
+    with pytest.raises(RunFolderError, match="Name one or more"):
+        read_entries([])
+
+
+@pytest.mark.parametrize(
+    ("commands", "command"),
+    [
+        ([["clbench", "run", "mine"]], "clbench run mine"),
+        (
+            [["clbench", "run", "mine", "--seeds", seeds] for seeds in ("0", "0,1")],
+            "clbench run mine --seeds 0,1",
+        ),
+        (
+            [
+                ["clbench", "run", "mine", "--data", "DIR", "--methods", "a/ewc.toml,vanilla"],
+                ["clbench", "run", "mine", "--methods", "replay", "--data", "DIR"],
+            ],
+            "clbench run mine --data DIR --methods a/ewc.toml,vanilla,replay",
+        ),
+        (
+            [["clbench", "run", "mine"], ["clbench", "run", "mine", "--methods", "a/ewc.toml"]],
+            "clbench run mine --methods a/ewc.toml,vanilla,replay",
+        ),
+        ([], "clbench run mine --scenarios pair --methods vanilla,ewc,replay --seeds 0,1,2,3"),
+    ],
+)  # fmt: skip
+def test_one_command_runs_all_of_it_again(
+    tmp_path: Path, commands: list[list[str]], command: str
+) -> None:
+    folder = make_entry(tmp_path / "run", suite_fields={"commands": commands})
+    assert read_entries([folder])[0][0].command() == command
+
+
+def test_trials_and_smoke_runs_are_no_results(tmp_path: Path) -> None:
+    tuning = make_entry(tmp_path / "tune", protocol={"model": "tiny", "score_on": "tuning"})
+    smoke = make_entry(tmp_path / "smoke", protocol={"model": "tiny", "smoke": True})
+    entries, _ = read_entries([make_entry(tmp_path / "run"), tuning, smoke])
+    assert [each.is_result for each in entries] == [True, False, False]
+
+
+def test_all_kept_runs_can_be_read() -> None:
+    folders = [ROOT / "results" / "reference"]
+    entries, problems = read_entries(folders)
+    assert problems == []
+    assert len(entries) == sum(path.is_dir() for path in folders[0].iterdir())
+    assert {each.grade for each in entries} <= {"reported", "recomputed", "rerun"}
+    for each in entries:
+        assert each.command().startswith(("clbench run ", "clbench tune ")), each.name
+        assert Store(each.path).read_suite()["name"] == each.suite["name"]
