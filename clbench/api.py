@@ -20,7 +20,7 @@ from clbench.suite.read import read_suite
 from clbench.suite.schema import MEAN
 
 if TYPE_CHECKING:
-    from clbench.runner.run_plan import Executor
+    from clbench.runner.run_plan import CellRows, Executor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +137,14 @@ def execute(
     return Run(plan.out, tuple(cell for cell in cells if cell.key in keys))
 
 
-def check(state: RunState, resources: Resources, listener: Listener) -> None:
+def check(state: RunState, resources: Resources, listener: Listener) -> "list[CellRows]":
     """Raise what `execute` would raise before training; see `run_plan.check_inputs`."""
-    if state.pending:
-        _executor(state, resources)  # checks methods and shifts
-        from clbench.runner.run_plan import check_inputs
+    if not state.pending:
+        return []
+    _executor(state, resources)  # checks methods and shifts
+    from clbench.runner.run_plan import check_inputs
 
-        check_inputs(state.plan, state.pending, resources, listener)
+    return check_inputs(state.plan, state.pending, resources, listener)
 
 
 def _executor(state: RunState, resources: Resources) -> "Executor":

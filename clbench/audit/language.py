@@ -10,6 +10,7 @@ from clbench.audit.scores import Floats, ItemScores, keys_of
 from clbench.audit.settings import FEWEST_TEXTS
 from clbench.core.errors import DataError
 from clbench.core.seeds import torch_stream
+from clbench.core.shapes import few
 from clbench.fisher import language, losses
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.device import resolve_precision
@@ -109,6 +110,6 @@ class LanguageLoss:
         with torch.inference_mode(), self._task.around(part, self._device) as model:
             values = [
                 self._task.loss(model, losses.on_device(batch, self._device)).losses().cpu()
-                for batch in self._batches
+                for batch in few(self._batches)
             ]
         return finite(torch.cat(values).double().numpy(), audited)

@@ -12,7 +12,7 @@ import typer
 from clbench.audit.scores import PARTS
 from clbench.audit.settings import AuditSettings
 from clbench.cli.arguments import Only, argument, command
-from clbench.cli.console import duration, note, say, show_rows, working
+from clbench.cli.console import duration, megabytes, note, say, show_rows, working
 from clbench.core.errors import SettingsError, join_names, named, printable
 from clbench.core.files import locked, whole_folder
 from clbench.core.options import Option, where
@@ -89,6 +89,10 @@ def audit(
     with_texts: Annotated[
         bool, Option("Write the texts of all items into audit.json, beside their digests.")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        Option("Print models, tasks, rows and the memory needed; load no weights, write nothing."),
+    ] = False,
     out: Annotated[
         Path | None,
         where("Folder of the page and audit.json.", "DIR", default="audit/MODELS-DIGEST"),
@@ -115,10 +119,13 @@ def audit(
     gates = [*map(parse_condition, fail_if or ()), *map(parse_requirement, require or ())]
     load_plugins(options.plugins)
     start = time.monotonic()
+    if dry_run and not logs:
+        say(*preview_lines(base, tuned, settings, options.device))
+        return 0
     if logs:
         given = (f.name for f in fields(settings) if getattr(settings, f.name) != f.default)
         wrong = [name for name in given if name not in ("tasks", "data", "margin")]
-        if wrong := wrong + ["with_texts"] * with_texts:
+        if wrong := wrong + ["with_texts"] * with_texts + ["dry_run"] * dry_run:
             raise SettingsError(f"{named(wrong[0])} needs models. Leave it out with --logs.")
         from clbench.audit.logs.audit import audit_logs
 
@@ -246,6 +253,30 @@ def mend(
         say("On these rows no task is shown to be better.")
     say(f"Model: {out}, plot: {front}")
     return 0
+
+
+def preview_lines(
+    base: str, tuned: Sequence[str], settings: AuditSettings, device: str
+) -> Iterator[str]:
+    """Yield what an audit would load and compare, and whether it fits into memory."""
+    from clbench.audit.preview import preview
+    from clbench.runner.fit import room_mb, total_mb
+    from clbench.runner.resources import Resources
+    from clbench.training.device import resolve_device
+
+    room = room_mb(resolve_device(device), Resources()) or 0.0
+    plan = preview(base, tuned, settings)
+    for name, size in plan.weights_mb.items():
+        yield f"{printable(name)}: {megabytes(size)} of weights in float32"
+    tasks = [f"{name} ({size:,})" for name, size in plan.sizes.items()]
+    yield f"Items: {', '.join(tasks)}; {plan.texts} texts for the language loss"
+    peak, need = plan.peak_mb, total_mb(plan.peak_mb)
+    yield f"Memory: up to {megabytes(peak)} of tensors, {megabytes(need)} with all that runs them."
+    if settings.relearn is not None or settings.localise:
+        yield "Not included: relearning and localising keep copies of weights."
+    if need > room:
+        fewer = "Audit one tuned model at a time" if len(tuned) > 1 else "Use a larger machine"
+        yield f"There are {megabytes(room)}, which is too little. {fewer}."
 
 
 def parse_condition(text: str) -> tuple[str, float]:

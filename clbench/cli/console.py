@@ -142,6 +142,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {rest:02d} min" if hours < 48 else f"{hours / 24:.1f} days"
 
 
+def megabytes(*sizes: float) -> str:
+    """Return ``59 MB, 1.2 GB`` for numbers of megabytes (1e6 bytes)."""
+    return ", ".join(f"{s:.0f} MB" if s < 1000 else f"{s / 1000:.1f} GB" for s in sizes)
+
+
 COSTS = {"train_seconds_mean": "train s", "training_memory_mb_mean": "memory MB"}
 
 

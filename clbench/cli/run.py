@@ -1,23 +1,19 @@
 """`clbench run`, and the time that a plan will take."""
 
 import gc
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import prod
-from pathlib import Path
 from statistics import fmean
-from typing import Annotated
-
-from safetensors import safe_open
+from typing import TYPE_CHECKING, Annotated
 
 from clbench import api
 from clbench.cli.arguments import Suite, command
-from clbench.cli.console import duration, err, note, say, show_results, show_rows
+from clbench.cli.console import duration, err, megabytes, note, say, show_results, show_rows
 from clbench.cli.progress import Lines, progress_listener
 from clbench.core.errors import ClusterError, count, join_names
 from clbench.core.options import Option
-from clbench.models.locate import local_folder, weight_files
+from clbench.models.locate import count_parameters, local_folder, weight_files
 from clbench.results.cell import CellResult
 from clbench.results.store import garbage_collection_paused
 from clbench.runner.resources import Resources
@@ -27,6 +23,9 @@ from clbench.suite.plan import Cell, Plan
 from clbench.suite.validation import stages_of
 from clbench.tasks.registry import load_task
 from clbench.tasks.task import Rows
+
+if TYPE_CHECKING:
+    from clbench.runner.run_plan import CellRows
 
 
 @command
@@ -38,7 +37,7 @@ def run(
         bool, Option("Also write TensorBoard logs to tensorboard/ in the run's folder.")
     ] = False,
     dry_run: Annotated[
-        bool, Option("Print the cells and the estimated time; write nothing.")
+        bool, Option("Print the cells, the estimated time and memory; write nothing.")
     ] = False,
 ) -> int:
     """Run a suite, or resume it: finished cells do not run again.
@@ -59,8 +58,10 @@ def run(
         lines = Lines(plan.suite.name, plan.out, err())
         for text in state.notes:
             lines.note(text)
-        api.check(state, resources, lines)
+        cells = api.check(state, resources, lines)
         show_plan(state)
+        if cells:
+            say(*memory_lines(plan, resources, cells))
         return 0
     for step in plan.steps:
         if plan.looks:
@@ -106,6 +107,32 @@ def show_plan(state: RunState) -> None:
                 "the time of training. With a smaller --scored-limit it takes less."
             )
     say(*lines)
+
+
+def memory_lines(plan: Plan, resources: Resources, cells: "list[CellRows]") -> Iterator[str]:
+    """Yield the memory that the baselines need, and the smallest change if one does not fit."""
+    from clbench.runner import fit
+    from clbench.training.device import resolve_precision
+
+    device = resources.device_here(plan.device)
+    precision = resolve_precision(plan.protocol.precision, device)
+    found, peak = fit.needs(cells, precision), 0.0
+    yield "Memory of the tensors of a training step, and at most in a cell, from shapes:"
+    for need in found:
+        text = need.reason
+        if (memory := need.memory) is not None:
+            text, peak = megabytes(memory.training, memory.peak), max(peak, memory.peak)
+        yield f"  {need.cell.baseline.name}: {text}"
+    if (room := fit.room_mb(device, resources)) is None or not peak:
+        return
+    taken, whole = f"A cell takes up to {megabytes(fit.total_mb(peak))}", megabytes(room)
+    if fit.total_mb(peak) <= room:
+        yield f"{taken} with all that runs it, and has {whole}."
+    elif change := fit.smallest_change(found, precision, room):
+        text, peak = change
+        yield f"{taken}, but has {whole}. {text} is enough ({megabytes(fit.total_mb(peak))})."
+    else:
+        yield f"{taken}, but has {whole}. No setting of clbench is enough: use a smaller model."
 
 
 CPU_SPEED = 1e11
@@ -232,13 +259,3 @@ def mean_tokens(rows: Rows, max_length: int) -> float:
         for lengths in zip(first, *others, strict=True)
     ]
     return fmean(counts) if counts else 0.0
-
-
-def count_parameters(files: Iterable[Path]) -> int:
-    """Return the number of parameters in files, without embeddings; loads no weights."""
-    total = 0
-    for path in files:
-        with safe_open(path, framework="np") as file:
-            names = [name for name in file.keys() if "embed" not in name.lower()]  # noqa: SIM118
-            total += sum(prod(file.get_slice(name).get_shape()) for name in names)
-    return total

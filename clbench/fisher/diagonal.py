@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from clbench.core.errors import DataError, PluginError, SettingsError, did_you_mean
 from clbench.core.options import checks_arguments
 from clbench.core.seeds import torch_stream
+from clbench.core.shapes import few
 from clbench.fisher import losses
 from clbench.fisher.per_example import Capture, zeros_like
 from clbench.fisher.squares import Rotation, rotate
@@ -107,7 +108,7 @@ def diagonal_fisher(
     precise = Precision(precision, device.type)
     sums = _Sums(model, weights, chosen, mode, rng, precise, rotations or {})
     with evaluating(model, trained=weights.values()), torch.enable_grad():
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(few(batches)):
             sums.add(losses.on_device(losses.check_batch(batch, number), device))
     return sums.mean()
 
@@ -155,7 +156,7 @@ class _Sums:
     ) -> dict[str, Tensor]:
         """Return sums of squared gradients, by one backward pass for each loss, a scalar."""
         totals = zeros_like(weights)
-        for single in passes:
+        for single in few(passes):
             value = single()
             if not value.requires_grad:
                 continue

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from clbench.core.shapes import few
 from clbench.fisher.per_example import Capture, zeros_like
 from clbench.fisher.squares import add_absolutes
 from clbench.methods.quadratic import CHUNK, PullingMethod, QuadraticPull
@@ -196,7 +197,7 @@ def output_sensitivity(stage: Stage, rows: IntArray) -> dict[str, Tensor]:
     order = rows[np.argsort(-stage.data.rows.lengths[rows], kind="stable")]
     size = stage.protocol.batch_of(stage.name)
     with capture:
-        for start in range(0, len(order), size):
+        for start in few(range(0, len(order), size)):
             slow |= _capture(capture, stage, order[start : start + size])
     totals = capture.totals
     if slow:
@@ -219,7 +220,7 @@ def one_by_one(
 ) -> dict[str, Tensor]:
     """Return sums of absolute gradients, by one backward pass per row."""
     totals = zeros_like(parameters)
-    for row in rows:
+    for row in few(rows):
         norm = _norms(stage, stage.data.batch(np.array([row]), stage.device)).sum()
         gradients = torch.autograd.grad(norm, list(parameters.values()), allow_unused=True)
         for total, gradient in zip(totals.values(), gradients, strict=True):

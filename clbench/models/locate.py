@@ -7,10 +7,11 @@ templates, and other files: pickles, settings of training and of generation.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -415,3 +416,15 @@ def _check_tokenizer(folder: Path, name: str) -> None:
             f"model {name!r}: its tokenizer is a SentencePiece file ({pieces[0]}). "
             "Run: pip install sentencepiece protobuf"
         )
+
+
+def count_parameters(files: Iterable[Path], without: str = "embed") -> int:
+    """Return the number of parameters in files, by default without embeddings; loads no weights."""
+    from safetensors import safe_open
+
+    total = 0
+    for path in files:
+        with safe_open(path, framework="np") as file:
+            names = [name for name in file.keys() if not without or without not in name.lower()]  # noqa: SIM118
+            total += sum(prod(file.get_slice(name).get_shape()) for name in names)
+    return total

@@ -13,6 +13,7 @@ import torch
 
 from clbench.core.errors import PluginError
 from clbench.core.seeds import stream_seed
+from clbench.core.shapes import on_shapes
 from clbench.measure.capabilities import Capabilities, Measures
 from clbench.measure.divergence import Divergence
 from clbench.measure.pretraining_scorer import HarnessScores, harness_scores
@@ -27,7 +28,7 @@ from clbench.runner.stage_cache import CachedStage, ScoredStage, StageCache
 from clbench.suite.plan import Cell
 from clbench.training.dropout import install
 from clbench.training.engine import ENGINE_CURVES, Probe, train_stage
-from clbench.training.memory import bytes_held, walk
+from clbench.training.memory import LiveBytes, bytes_held, walk
 from clbench.training.protocol import StageRecord
 from clbench.training.stage import Context, Stage
 
@@ -47,6 +48,14 @@ class CellScores:
     lm_eval: HarnessScores
     relearning: dict[str, Any]
     notes: list[str]
+
+
+@dataclass(frozen=True)
+class CellMemory:
+    """Memory that a cell needs, in megabytes (1e6 bytes)."""
+
+    training: float  # as `training_memory_mb` of a cell
+    peak: float  # of all tensors from the cell's start to its end
 
 
 @dataclass(eq=False)
@@ -148,6 +157,21 @@ class CellRunner:
             relearning=relearning,
             notes=[*notes, *self.context.notes],
         )
+
+    def memory(self) -> CellMemory:
+        """Return the memory that the cell needs, from shapes: nothing is loaded or trained."""
+        with on_shapes(), LiveBytes() as live:
+            self._load()
+            for position in range(len(self._stages)):
+                stage = self._stage(position)
+                record = self._train(stage, position)
+                self.method.after_stage(stage)
+            writer = self.scenario.writer
+            for data in self.scenario.scored[: stage.index + 1]:
+                with self.method.scoring(data.task):
+                    if writer is None or not writer.writes(data):
+                        self.context.outputs(data)
+        return CellMemory(record.memory_mb or 0.0, live.peak / 1e6)
 
     def _shared_stages(self) -> list[tuple[CachedStage, bool]]:
         """Load or train the first stages that vanilla's training serves; say which were loaded.

@@ -28,8 +28,9 @@ from clbench.models.checkpoint import (
 )
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import attention_window, usable_length
-from clbench.models.locate import model_identity
+from clbench.models.locate import count_parameters, local_folder, model_identity, weight_files
 from clbench.models.prompts import PromptEncoder
+from clbench.runner.resources import machine_mb
 from clbench.shifts.scenario import Scenario, build_scenario
 from clbench.suite.plan import Plan
 from clbench.suite.schema import ScenarioSpec
@@ -384,16 +385,26 @@ class _EmbeddingNeededError(ClbenchError):
 class InputChecker(ScenarioPreparer):
     """Checks scenarios as far as that shows without embeddings, for dry runs."""
 
-    def check(self, spec: ScenarioSpec) -> Scenario | None:
+    def check_model(self) -> tuple[str, ...]:
+        """As in `ScenarioPreparer`; do not load weights that this machine has no memory for."""
+        protocol = self.protocol
+        files = weight_files(local_folder(protocol.model, protocol.revision), protocol.model)
+        size = 4e-6 * count_parameters(files, without="")
+        if size < machine_mb():
+            return super().check_model()
+        return (f"{protocol.model}: not loaded, as its weights take {size / 1000:.1f} GB.",)
+
+    def check(self, spec: ScenarioSpec) -> PreparedScenario | None:
         """Raise what `prepare` would raise, up to the first embedding if any; save nothing.
 
-        Return the scenario, or None if it needs embeddings.
+        Return the scenario without its scorers, or None if it needs embeddings.
         """
         self._subset = self.protocol.subset_seed(0)
         with suppress(_EmbeddingNeededError):
             scenario = self._build(spec, severity=False)
-            self.tokenise(replace(scenario, extra_columns=()))  # whose scorers may train a head
-            return scenario
+            # Scorers of other columns may train a head.
+            prepared = self.tokenise(replace(scenario, extra_columns=()))
+            return replace(prepared, scenario=scenario)
         return None
 
     def embed(self, rows: Rows) -> np.typing.NDArray[np.float32]:

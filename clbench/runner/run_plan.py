@@ -45,6 +45,7 @@ SCORES_EVERY = 5.0
 SCORES_SHARE = 0.05
 """Largest share of the time to spend on them: each takes longer the more cells there are."""
 PACKAGES = ("torch", "transformers", "datasets", "numpy", "scikit-learn", "tokenizers")
+CellRows = tuple[Cell, PreparedScenario]
 TRIMMED = (
     "Kept stages: with trim_embeddings, another order can continue from a kept stage only if it "
     "has the same tasks. Set trim_embeddings = false in [protocol]."
@@ -109,10 +110,11 @@ def run_plan(state: RunState, listener: Listener, executor: "Executor") -> list[
 
 def check_inputs(
     plan: Plan, pending: Sequence[Cell], resources: Resources, listener: Listener
-) -> None:
+) -> list[CellRows]:
     """Raise what `run_plan` would raise before training; write and embed nothing.
 
-    Not noticed: errors that only the embeddings of rows show.
+    Not noticed: errors that only the embeddings of rows show. Return the cells of the scenarios
+    without embeddings, with their rows, for `clbench.runner.fit.needs`.
     """
     device = resources.device_here(plan.device)
     checker = InputChecker.of(plan, device)
@@ -120,16 +122,20 @@ def check_inputs(
     check_reachable(resources)
     for text in checker.check_model():
         listener.note(text)
+    cells: list[CellRows] = []
     for spec in _scenarios(pending):
         try:
-            scenario = checker.check(spec)
+            prepared = checker.check(spec)
         except PluginError as error:
             listener.note(str(error))
             continue
-        if scenario is not None:
-            _check_methods(plan, pending, scenario)
+        if prepared is not None:
+            _check_methods(plan, pending, prepared.scenario)
+            own = (c for c in pending if c.scenario.name == spec.name and c.reference_of is None)
+            cells += [(cell, prepared) for cell in own]
     if text := devices.precision_note(plan.protocol.precision, device):
         listener.note(text)
+    return cells
 
 
 def _scenarios(pending: Sequence[Cell]) -> list[ScenarioSpec]:

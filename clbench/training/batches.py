@@ -204,14 +204,18 @@ def plan(
         remaining -= len(batches)
 
 
+def padded_size(batch: tuple[TaskData, IntArray]) -> int:
+    """Return the tokens of a batch of a plan, padding included."""
+    data, positions = batch
+    return len(positions) * int(data.rows.lengths[positions].max())
+
+
 def largest_batches(batches: Sequence[tuple[TaskData, IntArray]]) -> frozenset[int]:
     """Return the numbers of two batches of a plan: its largest, and the largest of its last tenth.
 
     The size is that of the padded tensors, which decides the memory of a step.
     """
-    sizes = [
-        len(positions) * int(data.rows.lengths[positions].max()) for data, positions in batches
-    ]
+    sizes = [padded_size(batch) for batch in batches]
     if not sizes:
         return frozenset()
     steps = range(len(sizes))

@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from clbench.core.errors import NonFiniteLossError, PluginError, count
-from clbench.training.batches import Batch, TaskData, largest_batches, plan
+from clbench.core.shapes import only_shapes
+from clbench.training.batches import Batch, TaskData, largest_batches, padded_size, plan
 from clbench.training.memory import StepMemory
 from clbench.training.method import Method
 from clbench.training.protocol import StageRecord
@@ -106,6 +107,9 @@ def train_stage(
         batches = list(plan(data, size, stage.total_steps, stage.stream("order")))
         # One of them is near the end, as some methods act late or train more and more weights.
         memory, measured = StepMemory(stage.device), largest_batches(batches)
+        if only_shapes():
+            batches = [max((batches[i] for i in measured), key=padded_size)] * len(batches)
+            measured = frozenset([len(batches) - 1])
         untimed = measured if len(measured) < len(batches) else ()
         timed_tokens = 0
         for stage.phase, steps in enumerate(lengths):
@@ -120,6 +124,10 @@ def train_stage(
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             _training_mode(stage)
             while stage.step < stage.steps:
+                if only_shapes() and 0 < stage.step < stage.steps - 1:
+                    stage.step += 1
+                    record.steps += 1
+                    continue
                 started = time.perf_counter()
                 source, positions = batches[record.steps]
                 batch = source.batch(positions, stage.device)
@@ -175,7 +183,9 @@ def _step(
 ) -> None:
     method.before_step(stage)
     stage.restart_dropout()
-    for number, (part, share) in enumerate(batch.parts(stage.protocol.accumulation)):
+    parts = batch.parts(stage.protocol.accumulation)
+    # The second part finds the gradients of the first; others need no more memory.
+    for number, (part, share) in enumerate(parts[:2] if only_shapes() else parts):
         stage.part = number
         loss = checked_loss(method.loss(stage, part))
         loss = loss if share == 1.0 else loss * share

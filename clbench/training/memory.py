@@ -69,7 +69,7 @@ def bytes_of(values: Iterable[Array]) -> int:
     for value in values:
         if isinstance(value, Tensor):
             storage = value.untyped_storage()
-            sizes[storage.data_ptr()] = storage.nbytes()
+            sizes[storage._cdata] = storage.nbytes()
         elif isinstance(value, np.ndarray):
             sizes[id(value)] = value.nbytes
     return sum(sizes.values())

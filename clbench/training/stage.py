@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from clbench.core.errors import NonFiniteLossError, PluginError, SettingsError
 from clbench.core.seeds import numpy_stream, stream_seed, torch_stream
+from clbench.core.shapes import few
 from clbench.models.classifier import TaskModel, evaluating
 from clbench.models.encoding import IGNORED
 from clbench.training.batches import Batch, TaskData, length_grouped
@@ -131,7 +132,7 @@ class Context:
         size = self.protocol.eval_batch_size
         parts: list[Floats] = []
         with torch.inference_mode(), self.precision.autocast():
-            for start in range(0, len(order), size):
+            for start in few(range(0, len(order), size)):
                 batch = data.batch(order[start : start + size], self.device)
                 parts.append(compute(batch).float().cpu().numpy())
         # Answers of language models have several tokens; shorter ones are filled up with zeros.
@@ -383,7 +384,7 @@ class Stage(Context):
         """Yield one pass over the stage's rows, shuffled by stream `name`."""
         rng = numpy_stream(*self.stream("method", name))
         size = self.protocol.batch_of(self.name)
-        for positions in length_grouped(self.data.rows.lengths, size, rng):
+        for positions in few(length_grouped(self.data.rows.lengths, size, rng)):
             yield self.data.batch(positions, self.device)
 
     def adam(

@@ -10,6 +10,7 @@ import transformers
 from torch import Tensor
 
 from clbench.core.files import Facts, cached_tensors
+from clbench.core.shapes import only_shapes
 from clbench.models.answering import write
 from clbench.models.classifier import evaluating
 from clbench.models.encoding import EncodedRows, PromptRows, TokenArray
@@ -66,6 +67,8 @@ def draw_rows(
     `write_rows`.
     """
     rows, seed = data.rows, stage.random_seed("written")
+    if only_shapes():
+        return [[0] * most for _ in range(len(rows))]
     content = hashlib.blake2b(rows.ids.tobytes() + rows.offsets.tobytes(), digest_size=16)
     for name, value in stage.model.named_parameters():
         content.update(name.encode())

@@ -330,6 +330,9 @@ def test_dry_run_writes_nothing(place: Path, engine: FakeExecutor, clbench: Call
         assert f"{key} to run" in spaced(out)
     assert "4 cells, 4 to run, results in results/mine" in out
     assert re.search(r"Estimate: somewhere between \d+ s and \d+ s \(a guess from tokens × p", out)
+    assert "Memory of the tensors of a training step, and at most in a cell, from shapes:" in out
+    assert re.search(r"  vanilla: \d+ MB, \d+ MB\n", out)
+    assert "A cell takes up to " in out
 
 
 def test_a_dry_run_names_the_looks(place: Path, engine: FakeExecutor, clbench: Call) -> None:
