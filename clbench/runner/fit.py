@@ -23,7 +23,7 @@ SPARE, PROCESS_MB = 1.1, 700.0
 libraries, or the context of CUDA, roughly."""
 SECONDS = 10.0
 """Processor time after which no further baseline is estimated."""
-PLAIN = {
+PLAIN: dict[str, Any] = {
     "curve_points": 0,
     "capability_tasks": [],
     "lm_eval": [],
