@@ -10,7 +10,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false O
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test testall faults lint format clean
+.PHONY: help install demo test testall faults package lint format clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -29,6 +29,9 @@ testall: $(VENV)/.installed-dev  ## run all tests, the slow ones too
 faults: $(VENV)/.installed-dev  ## run the whole campaign of malformed inputs and faults
 	$(OFFLINE) $(BIN)/python -m pytest tests/faults -n 2 --dist worksteal \
 	  --hypothesis-profile=faults --hypothesis-seed=20 $(ARGS)
+
+package:  ## build sdist and wheel, check them, and use the wheel in a clean environment
+	$(PYTHON) -m tools.package $(ARGS)
 
 lint: $(VENV)/.installed-dev  ## check lint, format and types
 	$(BIN)/ruff check $(SOURCES)

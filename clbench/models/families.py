@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module as torch_module
 
 from clbench.core.errors import ModelError
 
@@ -198,6 +198,7 @@ TOKENWISE = frozenset(
 """Modules of torch that treat every token alike."""
 STOCK = ("transformers.", "peft.tuners.lora.", "clbench.training.dropout")
 """Packages whose modules compute what this module assumes."""
+HOOKS = ("forward", "forward_pre", "backward", "backward_pre")
 
 
 def is_stock(backbone: nn.Module, layers: str) -> bool:
@@ -215,7 +216,7 @@ def is_stock(backbone: nn.Module, layers: str) -> bool:
         path.append(path[-1].get_submodule(name))
     inside = list(path[-1][-1].modules())
     return (
-        not _has_any_global_hook()  # type: ignore[no-untyped-call]
+        not any(getattr(torch_module, f"_global_{kind}_hooks") for kind in HOOKS)
         and not any(
             module._forward_hooks
             or module._forward_pre_hooks

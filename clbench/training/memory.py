@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import resource
 import sys
 import weakref
 from collections import deque
@@ -148,7 +147,7 @@ class PeakMemory:
     """Peak memory since construction, in megabytes (1e6 bytes).
 
     On CUDA the memory of torch's allocator; elsewhere the resident memory of the process, since
-    its start if ``/proc/self/clear_refs`` cannot be written.
+    its start if ``/proc/self/clear_refs`` cannot be written; on Windows it is not measured.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -159,8 +158,8 @@ class PeakMemory:
         elif os.access(control, os.W_OK):
             control.write_text("5", encoding="ascii")  # resets VmHWM only
 
-    def megabytes(self) -> float:
-        """Return the peak so far."""
+    def megabytes(self) -> float | None:
+        """Return the peak so far, or None where the system does not tell."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device) / 1e6
         status = Path("/proc/self/status")
@@ -168,5 +167,9 @@ class PeakMemory:
             for line in status.read_text(encoding="utf-8").splitlines():
                 if line.startswith("VmHWM:"):
                     return int(line.split()[1]) * 1024 / 1e6
+        if sys.platform == "win32":
+            return None
+        import resource
+
         scale = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 1e6

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clbench import __version__
 from clbench.cli.app import PLACES, VERBS
 
 Call = Callable[..., tuple[int, str, str]]
@@ -126,7 +127,7 @@ def test_help_and_version(clbench: Call) -> None:
         section = out.partition(title)[2]
         assert option in section.partition("\n\n")[0]
     assert "Examples:\n    clbench run quick\n" in out
-    assert clbench("--version")[1].startswith("clbench 0.")
+    assert clbench("--version")[1] == f"clbench {__version__}\n"
 
 
 @pytest.mark.parametrize("verb", [verb for verbs in VERBS.values() for verb in verbs])
