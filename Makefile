@@ -5,12 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 ARGS ?=
-SOURCES := $(wildcard clbench tests tools benchmarks examples)
+SOURCES := $(wildcard clbench tests tools benchmarks examples docs)
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test testall faults package lint format clean
+.PHONY: help install demo docs test testall faults package lint format clean
 
 help:  ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -19,6 +19,13 @@ install: $(VENV)/.installed  ## install clbench into .venv
 
 demo: $(VENV)/.installed  ## run the quick suite on the built-in model and tasks
 	$(BIN)/clbench run quick --workers 2 --out results/quick
+
+docs: $(VENV)/.installed-docs  ## build the site into site/; a warning is an error
+	rm -rf site
+	$(OFFLINE) $(BIN)/python -m sphinx -W --keep-going -q -c docs -d build/doctrees . site
+	@if $(BIN)/clbench board --help >/dev/null 2>&1; then \
+	  $(OFFLINE) $(BIN)/clbench board results/reference --out site/board; fi
+	@echo "Site: site/index.html"
 
 test: $(VENV)/.installed-dev  ## run the fast tests, offline
 	$(OFFLINE) $(BIN)/python -m pytest -n 2 -m "not slow"
@@ -65,4 +72,8 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.torch pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) install --quiet -c constraints.txt -e '.[docs]'
 	@touch $@ $(VENV)/.installed

@@ -297,7 +297,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         self.changes()  # raises an error if there are none
         names = [name for name in self.curve[0] if name not in ("step", LANGUAGE)]
         parts = [(names, "change in accuracy"), ([LANGUAGE], "change in nats of loss, sign turned")]
-        parts = [part for part in parts if {*part[0]} <= self.curve[0].keys()]
+        parts = [part for part in parts if part[0] and {*part[0]} <= self.curve[0].keys()]
         figure, grid = style.panels(len(parts), width=4.2, height=3.0, columns=2)
         looks = style.looks_of([name for part, _ in parts for name in part])
         for axes, (part, text) in zip(grid, parts, strict=True):

@@ -363,3 +363,9 @@ def test_a_resumed_training_restores_the_weights_of_its_checkpoint(tmp_path: Pat
 def test_nothing_is_drawn_before_training() -> None:
     with pytest.raises(ClbenchError, match="nothing has been scored yet"):
         watch().draw()
+
+
+def test_a_figure_without_tasks_has_one_panel() -> None:
+    callback = ForgettingCallback([])
+    callback.curve = [{"language": 5.0, "step": 0}, {"language": 5.5, "step": 10}]
+    assert len(callback.draw().axes) == 1
