@@ -72,6 +72,7 @@ Publish and verify <docs/submit>
 :caption: Reference
 API <docs/api/index>
 CONTRIBUTING
+For coding assistants <AGENTS>
 CHANGELOG
 {more}
 ```
@@ -82,7 +83,7 @@ project = "clbench"
 author = "The clbench maintainers"
 version = release = __version__
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**"]
+include_patterns = ["README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext", ".ipynb": "notebook"}
 
