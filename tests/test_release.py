@@ -184,8 +184,11 @@ def test_workflows_are_safe_by_default(path: Path) -> None:
     for job in workflow["jobs"].values():
         assert "timeout-minutes" in job
         allowed = {"contents": "read"} if job["steps"][0].get("uses", "").count("checkout") else {}
-        assert job["permissions"] in (allowed, {"id-token": "write"})
-        assert path.stem == "release" or "id-token" not in job["permissions"]
+        publishes = {
+            "release": {"id-token": "write"},
+            "docs": {"id-token": "write", "pages": "write"},
+        }
+        assert job["permissions"] in (allowed, publishes.get(path.stem))
     for step in steps(workflow):
         if "uses" in step:
             assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", step["uses"]), step

@@ -84,6 +84,8 @@ def calls(block: str, folder: Path) -> list[list[str]]:
 def check_call(words: list[str]) -> None:
     """Fail unless the program would accept these words."""
     name, *arguments = words
+    if arguments[:2] == ["-m", "clbench"]:
+        name, arguments = "clbench", arguments[2:]
     if name == "clbench":
         check_clbench(arguments)
     elif name == "make":
@@ -158,7 +160,8 @@ def check_python(code: str, given: set[str], names: dict[str, Any]) -> None:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 module = importlib.import_module(alias.name)
-                names[alias.asname or alias.name.partition(".")[0]] = module
+                top = alias.name.partition(".")[0]
+                names[alias.asname or top] = module if alias.asname else sys.modules[top]
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 value = resolve_name(f"{node.module}:{alias.name}")
