@@ -56,7 +56,7 @@ def main() -> None:
         [arguments.suite, arguments.precision, key, one, other, *differences(a[key], b[key])]
         for (one, a), (other, b) in itertools.combinations(runs.items(), 2)
         for key in sorted(a.keys() & b.keys())
-        if a[key].settings.get("precision") == b[key].settings.get("precision")
+        if recipe(a[key]) == recipe(b[key])
     ]
     is_new = not arguments.table.exists()
     with arguments.table.open("a", newline="", encoding="utf-8") as file:
@@ -86,6 +86,12 @@ def train(arguments: argparse.Namespace, out: Path, name: str) -> dict[str, Cell
 
 def read(folder: Path) -> dict[str, CellResult]:
     return {cell.key: cell for cell in Store(folder).read().cells if cell.status == "ok"}
+
+
+def recipe(cell: CellResult) -> object:
+    """Return what decides the scores, with the precision that `auto` became."""
+    protocol = {**cell.recipe["protocol"], "precision": cell.settings.get("precision")}
+    return {**cell.recipe, "protocol": protocol}
 
 
 def differences(one: CellResult, other: CellResult) -> tuple[int, int, int, float]:

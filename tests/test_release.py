@@ -93,6 +93,9 @@ def test_modules_import_on_every_system_and_without_ray(path: Path) -> None:
     assert names.isdisjoint({"fcntl", "grp", "pwd", "resource", "termios"}), "not on Windows"
     if path.name != "ray_tune.py":
         assert names.isdisjoint({"ray", "autogluon"})
+    optional = PROJECT["project"]["optional-dependencies"].values()
+    extra = {Requirement(line).name.replace("-", "_") for lines in optional for line in lines}
+    assert names.isdisjoint(extra), "not in an environment without extras"
 
 
 def loaded(code: str, folder: Path) -> set[str]:

@@ -56,7 +56,7 @@ for name, weight in weights.items():
     if "layer.0" in name and weight.ndim == 2:
         weight.mul_(0.9)
 save_file(weights, "tuned/model.safetensors", metadata={"format": "pt"})
-tasks = ["--tasks", "synthetic/sentiment", "--rows", "40"]
+tasks = ["--tasks", "synthetic/sentiment", "--rows", "50"]
 assert main(["audit", "tiny", "tuned", *tasks, "--out", "audit"]) == 0
 heavy = {name.partition(".")[0] for name in sys.modules} & {"ray", "autogluon"}
 assert not heavy, f"clbench audit imports {heavy}"

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from accelerate.utils import broadcast_object_list
 from matplotlib.figure import Figure
 from pydantic import Field
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -201,6 +200,8 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         if state.global_step % self.every or state.global_step >= state.max_steps:
             return
         has_time = self.seconds + self._longest <= self.budget * (time.monotonic() - self._start)
+        from accelerate.utils import broadcast_object_list  # every Trainer has it
+
         if broadcast_object_list([has_time])[0]:  # all processes score at the same steps
             self.seconds += self._score(args, state, control, state.global_step, **kwargs)
 
