@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.report_runs import cell
 from helpers.submissions import Forger
@@ -210,3 +211,24 @@ def test_a_changed_plugin_cannot_be_submitted(
     with pytest.raises(RunFolderError, match=r"opposite.py: has changed since the run"):
         submit(run.path, "Mine", tmp_path / "submission")
     assert not (tmp_path / "submission").exists()
+
+
+def test_the_page_and_the_limits_follow_from_what_was_measured() -> None:
+    root = Path(__file__).parents[2]
+    table = pd.read_csv(root / "results" / "verdicts" / "reruns.csv")
+    text = " ".join((root / "docs" / "submit.md").read_text("utf-8").split())
+    table["share"] = table["flips"] / table["rows"]
+    table["trained"] = table["suite"] + table["cell"]
+    by_precision = table.groupby("precision")
+    shares, scores = by_precision["share"].max(), by_precision["score"].max()
+    counts = by_precision["trained"].nunique()
+    pairs = by_precision.size()
+    for precision in ("float32", "bf16"):
+        assert f"({pairs[precision]} pairs of {counts[precision]} cells)" in text
+        assert shares[precision] <= NOISE[precision].rows / 2
+        assert scores[precision] <= NOISE[precision].score / 2
+    assert shares["float32"] == 0
+    assert f"at most {shares['bf16']:.1%} of the rows".replace("%", " %") in text
+    assert f"scores by up to {scores['bf16']:.3f}".replace("0.", ".") in text
+    limits = (f"{100 * NOISE[name].rows:.0f} %" for name in ("float32", "bf16"))
+    assert "at most {} in float32 and {} with bf16".format(*limits) in text

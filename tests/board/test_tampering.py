@@ -514,3 +514,8 @@ def _resign(forger: Forger) -> None:
 
 def test_packed_cells_are_read_into_memory_alone(whole: Path) -> None:
     assert len(read_archive(whole)) == 32
+
+
+def test_the_page_says_how_many_forgeries_are_tried() -> None:
+    page = Path(__file__).parents[2] / "docs" / "submit.md"
+    assert f"The tests try {len(FORGERIES)} forgeries" in page.read_text("utf-8")
