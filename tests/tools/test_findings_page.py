@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from clbench.results.archive import read_archive
+from clbench.results.store import Store
 from tools import findings_page as page
 from tools.findings import REFERENCE, plain
 
@@ -130,3 +131,16 @@ def test_hours_count_cells_that_run_at_once_only_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(page, "runs", lambda folder: cells)
     assert page.hours(["one"]) == pytest.approx(4.0)
     assert page.hours(["one", "two"]) == pytest.approx(8.0)
+
+
+def test_the_glue_sequence_says_nothing_with_the_built_in_model() -> None:
+    cells = Store(REFERENCE / "findings-glue-sequence").read().cells
+    text = " ".join(page.PAGE.read_text("utf-8").split())
+    learned = [
+        [(cell.R[i][i] or 0.0) - (cell.floors[i] or 0.0) for i in range(4)] for cell in cells
+    ]
+    assert {cell.seed for cell in cells} == {0}
+    assert len(cells) == 9
+    assert max(abs(value) for row in learned for value in row[:3]) < 0.10
+    assert max(row[3] for row in learned) > 0.25
+    assert "ends within .10 of the share of the most frequent class on the others" in text
