@@ -68,7 +68,9 @@ def needs(
             continue
         try:
             found.append(Need(*each, cell_memory(*each, precision)))
-        except Exception as error:  # of a method that needs numbers, such as a plug-in's
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of a method that needs numbers, or of a plug-in's
             found.append(Need(*each, None, f"cannot be estimated: {explain(error)}"))
     return found
 
