@@ -11,6 +11,7 @@ from clbench.audit.models import AuditedModel, load_tuned
 from clbench.audit.weights import Mixer, Mixture
 from clbench.core.errors import ModelError
 from clbench.models import locate
+from clbench.models.folder import ADAPTER, ADAPTER_WEIGHTS
 
 FACTOR = re.compile(r"\.lora_(embedding_)?([AB])(\.weight)?$")
 """What stands behind the name of a module for each factor of the product B · A."""
@@ -21,7 +22,7 @@ TOLERANCE = 1e-4
 def is_scalable(folder: Path, merged: AuditedModel) -> bool:
     """Whether an adapter adds products of two matrices to weights, and else has whole weights."""
     weights = dict(merged.model.named_parameters())
-    keys = load_file(folder / locate.ADAPTER_WEIGHTS).keys()
+    keys = load_file(folder / ADAPTER_WEIGHTS).keys()
     return any(map(FACTOR.search, keys)) and all(_weight(key) in weights for key in keys)
 
 
@@ -41,7 +42,7 @@ def write_scaled(
     folder = locate.adapter_folder(name)
     assert folder is not None
     mixed = dict(model.model.named_parameters())
-    tensors = load_file(folder / locate.ADAPTER_WEIGHTS)
+    tensors = load_file(folder / ADAPTER_WEIGHTS)
     for key, value in tensors.items():
         weight = mixed[_weight(key)]
         factor = FACTOR.search(key)
@@ -49,8 +50,8 @@ def write_scaled(
             tensors[key] = weight.detach().cpu().clone()
         elif factor[2] == "B":
             tensors[key] = value.float() * mixer.share(weight, mixture)
-    save_file(tensors, out / locate.ADAPTER_WEIGHTS, {"format": "pt"})
-    shutil.copyfile(folder / locate.ADAPTER, out / locate.ADAPTER)
+    save_file(tensors, out / ADAPTER_WEIGHTS, {"format": "pt"})
+    shutil.copyfile(folder / ADAPTER, out / ADAPTER)
     again = load_tuned(str(out), base).model.state_dict()
     for key, value in model.model.state_dict().items():
         if not torch.allclose(again[key], value.cpu(), rtol=TOLERANCE, atol=TOLERANCE / 10):

@@ -22,6 +22,7 @@ from clbench.core.files import digest
 from clbench.core.limits import bounded
 from clbench.models import checkpoint, locate
 from clbench.models.families import Family, family_of, family_of_whole
+from clbench.models.folder import ADAPTER, ADAPTER_WEIGHTS, TOKENIZERS, one_line_errors
 from clbench.models.pooling import unread_modules
 from clbench.tasks.spec import label_name
 
@@ -138,7 +139,7 @@ def load_tuned(name: str, base: AuditedModel) -> AuditedModel:
     notes: tuple[str, ...]
     title = locate.title_of(name)
     tokenizer, notes = base.tokenizer, (f"{title} has no tokenizer: the base model's is used.",)
-    if any((folder / file).is_file() for file in locate.TOKENIZERS) or [*folder.glob("*.model")]:
+    if any((folder / file).is_file() for file in TOKENIZERS) or [*folder.glob("*.model")]:
         tokenizer, notes = checkpoint.load_tokenizer(name), ()
     if _rules(tokenizer) != _rules(base.tokenizer):
         raise ModelError(
@@ -161,7 +162,7 @@ def identity(name: str) -> dict[str, Any]:
     """Return what identifies a model, as `clbench.models.locate.model_identity`, or an adapter."""
     if (folder := locate.adapter_folder(name)) is None:
         return locate.model_identity(name)
-    files = (locate.ADAPTER, locate.ADAPTER_WEIGHTS)
+    files = (ADAPTER, ADAPTER_WEIGHTS)
     return {file: digest(folder / file) for file in files if (folder / file).is_file()}
 
 
@@ -277,19 +278,17 @@ def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
         raise ModelError(
             f"model {name!r} is an adapter, which needs peft: pip install 'clbench[lora]'."
         ) from error
-    weights = folder / locate.ADAPTER_WEIGHTS
+    weights = folder / ADAPTER_WEIGHTS
     if not weights.is_file():
         raise ModelError(
-            f"model {name!r}: {folder} has no {locate.ADAPTER_WEIGHTS}; other formats are "
+            f"model {name!r}: {folder} has no {ADAPTER_WEIGHTS}; other formats are "
             "refused because they can run code when loaded. Save the adapter with "
             "safe_serialization=True."
         )
-    with locate.one_line_errors(name, f"{weights} is damaged"), safe_open(weights, "np") as file:
+    with one_line_errors(name, f"{weights} is damaged"), safe_open(weights, "np") as file:
         shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
     with (
-        locate.one_line_errors(
-            name, f"{folder / locate.ADAPTER} is not the configuration of an adapter"
-        ),
+        one_line_errors(name, f"{folder / ADAPTER} is not the configuration of an adapter"),
         warnings.catch_warnings(record=True) as unknown,
     ):
         warnings.simplefilter("always")
@@ -312,9 +311,9 @@ def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
             with suppress(Exception), torch.device("meta"):  # it is applied below
                 PeftModel(type(model)(model.config), config)
 
-        with locate.one_line_errors(name, f"{folder / locate.ADAPTER} does not fit {base.name!r}"):
+        with one_line_errors(name, f"{folder / ADAPTER} does not fit {base.name!r}"):
             bounded(match, SECONDS)  # its regular expressions may never end
-        with locate.one_line_errors(name, f"the adapter does not fit {base.name!r}"):
+        with one_line_errors(name, f"the adapter does not fit {base.name!r}"):
             adapted = PeftModel.from_pretrained(model, str(folder), config=config)
             expected = get_peft_model_state_dict(adapted).keys()
             if other := sorted(expected ^ shapes.keys()):

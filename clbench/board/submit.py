@@ -26,7 +26,8 @@ from clbench.board.submission import Submission
 from clbench.core import __version__
 from clbench.core.errors import ModelError, RunFolderError, SettingsError
 from clbench.core.files import LOCK, digest, read_file, whole_folder, write_atomically
-from clbench.models.locate import local_folder, weight_files
+from clbench.models.folder import weight_files
+from clbench.models.locate import local_folder
 from clbench.results.archive import compress
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import scores_frame, to_csv

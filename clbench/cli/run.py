@@ -13,7 +13,8 @@ from clbench.cli.console import duration, err, megabytes, note, say, show_result
 from clbench.cli.progress import Lines, progress_listener
 from clbench.core.errors import ClusterError, count, join_names
 from clbench.core.options import Option
-from clbench.models.locate import count_parameters, local_folder, weight_files
+from clbench.models.folder import count_parameters, weight_files
+from clbench.models.locate import local_folder
 from clbench.results.cell import CellResult
 from clbench.results.store import garbage_collection_paused
 from clbench.runner.resources import Resources

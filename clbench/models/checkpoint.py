@@ -17,8 +17,9 @@ import transformers
 from clbench.core.errors import ModelError
 from clbench.core.shapes import only_shapes, without_numbers
 from clbench.models.families import family_of, family_of_whole, reads_segments
+from clbench.models.folder import check_folder, one_line_errors
 from clbench.models.groups import MOST_LAYERS
-from clbench.models.locate import check_folder, local_folder, one_line_errors
+from clbench.models.locate import local_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase

@@ -28,7 +28,8 @@ from clbench.models.checkpoint import (
 )
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import attention_window, usable_length
-from clbench.models.locate import count_parameters, local_folder, model_identity, weight_files
+from clbench.models.folder import count_parameters, weight_files
+from clbench.models.locate import local_folder, model_identity
 from clbench.models.prompts import PromptEncoder
 from clbench.runner.resources import machine_mb
 from clbench.shifts.scenario import Scenario, build_scenario

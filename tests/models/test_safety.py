@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 from clbench.models import locate
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
-from clbench.models.locate import adapter_folder, check_folder
+from clbench.models.folder import check_folder
+from clbench.models.locate import adapter_folder
 
 
 @pytest.fixture

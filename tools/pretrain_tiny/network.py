@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clbench.models.locate import check_folder
+from clbench.models.folder import check_folder
 from tools.pretrain_tiny.encode import PAD, SPECIAL, UNK
 
 
