@@ -27,9 +27,9 @@ from clbench.core.errors import ClbenchError
 from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import METHODS
 from clbench.models.locate import TINY_GPT
-from clbench.runner.cell_runner import CellMemory, CellRunner
+from clbench.runner.cell_runner import CellRunner
 from clbench.runner.cell_stages import ComputeSettings
-from clbench.runner.fit import cell_memory, total_mb
+from clbench.runner.fit import CellMemory, cell_memory, total_mb
 from clbench.runner.prepare import ScenarioPreparer
 from clbench.suite.baselines import Baseline, read_baseline
 from clbench.suite.plan import Cell

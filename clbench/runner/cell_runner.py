@@ -12,23 +12,21 @@ from typing import Any
 import torch
 
 from clbench.core.errors import PluginError
-from clbench.core.seeds import stream_seed
-from clbench.core.shapes import on_shapes
 from clbench.measure.capabilities import Capabilities, Measures
 from clbench.measure.divergence import Divergence
 from clbench.measure.pretraining_scorer import HarnessScores, harness_scores
 from clbench.measure.relearning import relearn
 from clbench.measure.rows import BEFORE, LinearProbes, PreparedScenario, ProbeRow, Row, RowScorer
 from clbench.methods.base import Method, Vanilla, at_rate
-from clbench.models.answering import build_answering_model
-from clbench.models.classifier import TaskModel, build_classifier
+from clbench.models.classifier import TaskModel
 from clbench.runner.cell_stages import CellStages, ComputeSettings
 from clbench.runner.run_state import Listener
 from clbench.runner.stage_cache import CachedStage, ScoredStage, StageCache
+from clbench.runner.start import start_model
 from clbench.suite.plan import Cell
 from clbench.training.dropout import install
 from clbench.training.engine import ENGINE_CURVES, Probe, train_stage
-from clbench.training.memory import LiveBytes, bytes_held, walk
+from clbench.training.memory import bytes_held, walk
 from clbench.training.protocol import StageRecord
 from clbench.training.stage import Context, Stage
 
@@ -48,14 +46,6 @@ class CellScores:
     lm_eval: HarnessScores
     relearning: dict[str, Any]
     notes: list[str]
-
-
-@dataclass(frozen=True)
-class CellMemory:
-    """Memory that a cell needs, in megabytes (1e6 bytes)."""
-
-    training: float  # as `training_memory_mb` of a cell
-    peak: float  # of all tensors from the cell's start to its end
 
 
 @dataclass(eq=False)
@@ -157,21 +147,6 @@ class CellRunner:
             relearning=relearning,
             notes=[*notes, *self.context.notes],
         )
-
-    def memory(self) -> CellMemory:
-        """Return the memory that the cell needs, from shapes: nothing is loaded or trained."""
-        with on_shapes(), LiveBytes() as live:
-            self._load()
-            for position in range(len(self._stages)):
-                stage = self._stage(position)
-                record = self._train(stage, position)
-                self.method.after_stage(stage)
-            writer = self.scenario.writer
-            for data in self.scenario.scored[: stage.index + 1]:
-                with self.method.scoring(data.task):
-                    if writer is None or not writer.writes(data):
-                        self.context.outputs(data)
-        return CellMemory(record.memory_mb or 0.0, live.peak / 1e6)
 
     def _shared_stages(self) -> list[tuple[CachedStage, bool]]:
         """Load or train the first stages that vanilla's training serves; say which were loaded.
@@ -401,35 +376,6 @@ class CellRunner:
         stage.step = stage.steps = stage.total_steps = record.steps
         stage.log = {k: v for k, v in record.curves.items() if k not in ENGINE_CURVES}
         self._finish(stage, record, cached=cached)
-
-
-def start_model(cell: Cell, scenario: PreparedScenario) -> TaskModel:
-    """Return the pretrained model with the cell's heads, before any training; on the CPU."""
-    protocol = cell.protocol
-    if protocol.is_language_model:
-        model = build_answering_model(
-            protocol.model,
-            revision=protocol.revision,
-            answer_score=protocol.answer_score,
-            pad_id=scenario.train[0].pad_id,
-            packs=protocol.packing,
-        )
-        if protocol.weights == "bf16":
-            model.bfloat16()
-        if protocol.gradient_checkpointing:
-            backbone: Any = model.backbone
-            older = backbone.gradient_checkpointing_enable  # until transformers 6
-            getattr(backbone, "activation_checkpointing_enable", older)()
-        return model
-    return build_classifier(
-        protocol.model,
-        revision=protocol.revision,
-        heads={task.head: task.outputs for task in scenario.scenario.tasks},
-        head_seed=lambda head: stream_seed("head", head, cell.seed, cell.scenario.series),
-        pooling=protocol.pooling,
-        head_dropout=protocol.head_dropout,
-        vocabulary=scenario.vocabulary,
-    )
 
 
 def _versions(model: torch.nn.Module) -> list[tuple[str, int, int]]:

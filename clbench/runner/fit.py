@@ -8,15 +8,17 @@ from typing import Any
 import torch
 
 from clbench.core.errors import explain, join_names
+from clbench.core.shapes import on_shapes
 from clbench.core.user_code import own_state
 from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import METHODS
-from clbench.runner.cell_runner import CellMemory, CellRunner
+from clbench.runner.cell_runner import CellRunner
 from clbench.runner.cell_stages import ComputeSettings
 from clbench.runner.resources import Resources, machine_mb
 from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell
 from clbench.training.device import Precision
+from clbench.training.memory import LiveBytes
 
 SPARE, PROCESS_MB = 1.1, 700.0
 """Factor on the tensors, for workspaces of kernels and gaps in an allocator; and Python with its
@@ -31,6 +33,33 @@ PLAIN: dict[str, Any] = {
 }
 """Settings without the measures that the estimate leaves out."""
 ADAPTERS = Baseline("lora", "lora")
+
+
+@dataclass(frozen=True)
+class CellMemory:
+    """Memory that a cell needs, in megabytes (1e6 bytes)."""
+
+    training: float  # as `training_memory_mb` of a cell
+    peak: float  # of all tensors from the cell's start to its end
+
+
+class _Rehearsal(CellRunner):
+    """A cell that is run on shapes."""
+
+    def memory(self) -> CellMemory:
+        """Return the memory that the cell needs, from shapes: nothing is loaded or trained."""
+        with on_shapes(), LiveBytes() as live:
+            self._load()
+            for position in range(len(self._stages)):
+                stage = self._stage(position)
+                record = self._train(stage, position)
+                self.method.after_stage(stage)
+            writer = self.scenario.writer
+            for data in self.scenario.scored[: stage.index + 1]:
+                with self.method.scoring(data.task):
+                    if writer is None or not writer.writes(data):
+                        self.context.outputs(data)
+        return CellMemory(record.memory_mb or 0.0, live.peak / 1e6)
 
 
 @dataclass(frozen=True)
@@ -82,7 +111,7 @@ def cell_memory(cell: Cell, prepared: PreparedScenario, precision: Precision) ->
     prepared = replace(prepared, scorers=(), probed=(), capabilities=None, gold=())
     method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
     compute = ComputeSettings(torch.device("cpu"), Precision(precision.name, "cpu"), {})
-    return CellRunner(cell, prepared, method, compute).memory()
+    return _Rehearsal(cell, prepared, method, compute).memory()
 
 
 def room_mb(device: torch.device, resources: Resources) -> float | None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Hashable, Mapping
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 
-from clbench.core.errors import ClbenchError, DataError, ModelError, ShiftError
+from clbench.core.errors import DataError, ModelError, ShiftError
 from clbench.core.files import write_atomically
 from clbench.core.seeds import numpy_stream
 from clbench.core.user_code import WARNINGS, user_code
@@ -28,10 +27,8 @@ from clbench.models.checkpoint import (
 )
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import attention_window, usable_length
-from clbench.models.folder import count_parameters, weight_files
-from clbench.models.locate import local_folder, model_identity
+from clbench.models.locate import model_identity
 from clbench.models.prompts import PromptEncoder
-from clbench.runner.resources import machine_mb
 from clbench.shifts.scenario import Scenario, build_scenario
 from clbench.suite.plan import Plan
 from clbench.suite.schema import ScenarioSpec
@@ -377,37 +374,3 @@ def _save(path: Path, scenario: Scenario) -> None:
     if scenario.picture:
         text = json.dumps(scenario.picture, allow_nan=False)
         write_atomically(path.with_suffix(".picture.json"), text + "\n")
-
-
-class _EmbeddingNeededError(ClbenchError):
-    """A scenario cannot be built any further without embeddings."""
-
-
-class InputChecker(ScenarioPreparer):
-    """Checks scenarios as far as that shows without embeddings, for dry runs."""
-
-    def check_model(self) -> tuple[str, ...]:
-        """As in `ScenarioPreparer`; do not load weights that this machine has no memory for."""
-        protocol = self.protocol
-        files = weight_files(local_folder(protocol.model, protocol.revision), protocol.model)
-        size = 4e-6 * count_parameters(files, without="")
-        if size < machine_mb():
-            return super().check_model()
-        return (f"{protocol.model}: not loaded, as its weights take {size / 1000:.1f} GB.",)
-
-    def check(self, spec: ScenarioSpec) -> PreparedScenario | None:
-        """Raise what `prepare` would raise, up to the first embedding if any; save nothing.
-
-        Return the scenario without its scorers, or None if it needs embeddings.
-        """
-        self._subset = self.protocol.subset_seed(0)
-        with suppress(_EmbeddingNeededError):
-            scenario = self._build(spec, severity=False)
-            # Scorers of other columns may train a head.
-            prepared = self.tokenise(replace(scenario, extra_columns=()))
-            return replace(prepared, scenario=scenario)
-        return None
-
-    def embed(self, rows: Rows) -> np.typing.NDArray[np.float32]:
-        """End the check."""
-        raise _EmbeddingNeededError

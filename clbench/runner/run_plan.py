@@ -29,7 +29,8 @@ from clbench.results.scores import scores_of
 from clbench.results.store import Store
 from clbench.runner.cell_runner import CellRunner, CellScores
 from clbench.runner.cell_stages import ComputeSettings, stages_to_share
-from clbench.runner.prepare import InputChecker, ScenarioPreparer
+from clbench.runner.check import InputChecker
+from clbench.runner.prepare import ScenarioPreparer
 from clbench.runner.resources import Resources, check_reachable
 from clbench.runner.run_state import Listener, RunState, read_run_state
 from clbench.runner.stage_cache import StageCache

@@ -21,10 +21,11 @@ from clbench.measure.rows import PreparedScenario
 from clbench.methods.by_depth import Layerwise
 from clbench.models.classifier import TaskModel
 from clbench.models.groups import Division
-from clbench.runner.cell_runner import CellRunner, start_model
+from clbench.runner.cell_runner import CellRunner
 from clbench.runner.ray_worker import WorkerSetup
 from clbench.runner.resources import CellResources
 from clbench.runner.run_plan import computing
+from clbench.runner.start import start_model
 from clbench.search.plan import SearchPlan, SearchSettings
 from clbench.search.rates import SearchSpace
 from clbench.search.trials import FAILED, EpochRecord, TrialRecord

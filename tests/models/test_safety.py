@@ -15,7 +15,7 @@ import torch
 from helpers.loading import edit, error_of
 from safetensors.torch import load_file
 
-from clbench.models import locate
+from clbench.models import folder as model_folder
 from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
 from clbench.models.folder import check_folder
 from clbench.models.locate import adapter_folder
@@ -185,7 +185,7 @@ def test_the_packages_for_sentencepiece_are_named(
 ) -> None:
     remove_tokenizer(folder)
     (folder / "spm.model").write_bytes(b"")
-    monkeypatch.setattr(locate, "find_spec", lambda module: None)
+    monkeypatch.setattr(model_folder, "find_spec", lambda module: None)
     text = error_of(load_tokenizer, folder)
     assert "pip install sentencepiece protobuf" in text
     assert "spm.model" in text

@@ -12,7 +12,7 @@ from benchmarks.memory import FLOAT32, baselines, first_cell, measure
 from clbench.methods.base import METHODS
 from clbench.models import checkpoint
 from clbench.runner import fit
-from clbench.runner.cell_runner import CellMemory
+from clbench.runner.fit import CellMemory
 from clbench.runner.resources import Resources, machine_mb
 from clbench.suite.baselines import Baseline
 from clbench.training.device import Precision

@@ -14,7 +14,8 @@ from clbench import figures
 from clbench.api import plan_run
 from clbench.core.errors import ModelError, ShiftError
 from clbench.results.store import Store
-from clbench.runner.prepare import InputChecker, ScenarioPreparer
+from clbench.runner.check import InputChecker
+from clbench.runner.prepare import ScenarioPreparer
 
 
 def test_a_shift_that_drops_the_tuning_split_is_refused(world: Workspace) -> None:

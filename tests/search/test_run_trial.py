@@ -11,9 +11,9 @@ import pytest
 import torch
 from helpers.workspace import Workspace, rows, write_rows
 
-from clbench.runner.cell_runner import start_model
 from clbench.runner.prepare import ScenarioPreparer
 from clbench.runner.ray_worker import WorkerSetup
+from clbench.runner.start import start_model
 from clbench.search import SearchPlan, SearchSettings, make_search
 from clbench.search.ray_tune import TrialSetup, run_trial
 from clbench.suite.options import RunOptions
