@@ -8,15 +8,14 @@ python -m tools.archive [--unpack] results/reference/quick ...
 from __future__ import annotations
 
 import argparse
-import re
+import json
 from pathlib import Path
 
+from clbench.board.manifest import without_paths
+from clbench.board.submit import published
 from clbench.results.archive import pack, unpack
 from clbench.results.score_tables import load_run, to_csv
 from clbench.results.store import Store
-
-FOLDER = re.compile(r'"/(?:[^"/\n]+/)+([^"/\n]+)"')
-"""An absolute path in JSON; its group is the last part."""
 
 
 def main() -> None:
@@ -28,11 +27,14 @@ def main() -> None:
     for folder in arguments.run:
         if arguments.unpack:
             unpack(folder)
-        else:
-            for path in folder.rglob("*.json"):
-                path.write_text(FOLDER.sub(r'"\1"', path.read_text("utf-8")), "utf-8")
-            Store(folder).write_scores(to_csv(load_run(folder).frame))
-            pack(folder)
+            continue
+        store = Store(folder)
+        for cell in store.read().cells:
+            store.write_cell(published(cell))
+        suite = json.loads(store.suite_path.read_text("utf-8"))
+        store.suite_path.write_text(json.dumps(without_paths(suite), indent=1) + "\n", "utf-8")
+        store.write_scores(to_csv(load_run(folder).frame))
+        pack(folder)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from clbench.board.submission import Check, Lines, Outcome, Submission
+from clbench.board.submission import Find, Lines, Outcome, Submission
 from clbench.core.errors import ClbenchError, count, join_names
 from clbench.models.locate import model_identity
 from clbench.results.cell import plain, unpack_rows
@@ -151,10 +151,10 @@ def _origin(identity: Mapping[str, Any]) -> str:
     return str(identity.get("revision") or identity.get("dataset") or "code")
 
 
-RECOMPUTED = (
-    Check("recomputed", "scores from R", scores_follow),
-    Check("recomputed", "fingerprints from recipes", fingerprints_follow),
-    Check("recomputed", "R from rows", matrix_follows),
-    Check("recomputed", "model", model_is_the_named),
-    Check("recomputed", "rows", rows_are_the_named),
-)
+RECOMPUTED: dict[str, Find] = {
+    "scores from R": scores_follow,
+    "fingerprints from recipes": fingerprints_follow,
+    "R from rows": matrix_follows,
+    "model": model_is_the_named,
+    "rows": rows_are_the_named,
+}

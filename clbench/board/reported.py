@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.board.manifest import MANIFEST, facts, files_of
-from clbench.board.submission import Check, Lines, Submission
+from clbench.board.submission import Find, Lines, Submission
 from clbench.core.errors import count, join_names
 from clbench.core.files import digest
 from clbench.results.cell import CellResult, plain
@@ -212,12 +212,12 @@ def _numbers(values: Iterable[int]) -> str:
     return ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
 
 
-REPORTED = (
-    Check("reported", "files", is_well_formed),
-    Check("reported", "whole matrix", has_whole_matrix),
-    Check("reported", "no seed chosen", chooses_no_seed),
-    Check("reported", "one recipe", has_one_recipe),
-    Check("reported", "not tuned on what is reported", is_not_tuned_on_reported_rows),
-    Check("reported", "no cell twice", repeats_no_cell),
-    Check("reported", "manifest", describes_its_cells),
-)
+REPORTED: dict[str, Find] = {
+    "files": is_well_formed,
+    "whole matrix": has_whole_matrix,
+    "no seed chosen": chooses_no_seed,
+    "one recipe": has_one_recipe,
+    "not tuned on what is reported": is_not_tuned_on_reported_rows,
+    "no cell twice": repeats_no_cell,
+    "manifest": describes_its_cells,
+}

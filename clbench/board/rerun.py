@@ -8,6 +8,7 @@ nothing but what it needs and write nothing but its result.
 import json
 import random
 import shutil
+import site
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from clbench.board.agreement import compare
 from clbench.board.manifest import MANIFEST, sha256
 from clbench.board.submission import Outcome, Submission
 from clbench.core.errors import ClbenchError
-from clbench.core.files import cache_dir, digest
+from clbench.core.files import digest
 from clbench.models.locate import resolve
 from clbench.results.cell import CellResult
 from clbench.results.resume import first_difference
@@ -120,26 +121,31 @@ def _in_sandbox(submission: Submission, keys: list[str], out: Path) -> list[Cell
 
 def _sandbox(submission: Submission, out: Path) -> list[str]:
     """Return the words of bubblewrap: what can be read, and the one folder to write."""
+    from datasets.config import HF_DATASETS_CACHE
+    from huggingface_hub.constants import HF_HUB_CACHE
+
     import clbench
 
     package = Path(str(clbench.__file__)).resolve().parents[1]
     model = _model(submission) or ""
     readable = [
         *("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives"),
-        *(sys.prefix, sys.base_prefix, *(path for path in sys.path if path)),
+        # Not all of sys.path: with `python -m`, the working folder is in it.
+        *(sys.prefix, sys.base_prefix, *site.getsitepackages()),
         *(package / name for name in ("clbench", "scenarios", "baselines", "results/published")),
         *(submission.folder, submission.data, model, submission.corpus),
-        cache_dir().parent / "huggingface",
+        *(HF_HUB_CACHE, HF_DATASETS_CACHE),  # not the folder above them, which holds tokens
     ]
     words = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
     words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     for path in dict.fromkeys(Path(each).absolute() for each in readable if each):
-        if path != package and path != Path("/"):
-            words += ["--ro-bind-try", str(path), str(path)]
+        words += ["--ro-bind-try", str(path), str(path)]
     environment = {
         "PATH": "/usr/bin:/bin",
         "HOME": "/tmp/home",
         "PYTHONPATH": str(package),
+        "HF_HUB_CACHE": HF_HUB_CACHE,
+        "HF_DATASETS_CACHE": str(HF_DATASETS_CACHE),
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -25,23 +25,19 @@ class Outcome:
     says: str = ""
 
 
-@dataclass(frozen=True)
-class Check:
-    """A check: the `grade` that needs it, its name, and the function that does it."""
+Find = Callable[["Submission"], Iterable[str] | Outcome]
+"""A check: returns what is wrong, or an outcome."""
 
-    grade: str
-    name: str
-    find: Callable[["Submission"], Iterable[str] | Outcome]
 
-    def run(self, submission: "Submission") -> Outcome:
-        """Return what it finds; a submission that cannot be read so far is wrong."""
-        try:
-            found = self.find(submission)
-            return found if isinstance(found, Outcome) else Outcome(list(found))
-        except ClbenchError as error:
-            return Outcome([str(error)])
-        except Exception as error:  # files of others may hold anything
-            return Outcome([f"cannot be read: {explain(error)}"])
+def outcome_of(find: Find, submission: "Submission") -> Outcome:
+    """Return what a check finds; a submission that cannot be read so far is wrong."""
+    try:
+        found = find(submission)
+        return found if isinstance(found, Outcome) else Outcome(list(found))
+    except ClbenchError as error:
+        return Outcome([str(error)])
+    except Exception as error:  # files of others may hold anything
+        return Outcome([f"cannot be read: {explain(error)}"])
 
 
 @dataclass(frozen=True)

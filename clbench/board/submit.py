@@ -22,7 +22,7 @@ from clbench.board.manifest import (
     without_paths,
 )
 from clbench.board.reported import REPORTED
-from clbench.board.submission import Submission
+from clbench.board.submission import Submission, outcome_of
 from clbench.core import __version__
 from clbench.core.errors import ModelError, RunFolderError, SettingsError
 from clbench.core.files import LOCK, digest, read_file, whole_folder, write_atomically
@@ -83,7 +83,7 @@ def submit(
     notes: list[str] = []
     with whole_folder(out) as part:
         for cell in content.cells:
-            write_atomically(part / "cells" / f"{cell.key}.json", _published(cell))
+            write_atomically(part / "cells" / f"{cell.key}.json", published(cell).to_json())
         text = json.loads(read_file(store.suite_path))
         write_atomically(part / "suite.json", json.dumps(without_paths(text), indent=1) + "\n")
         reference = store.questions()[-1].reference
@@ -105,14 +105,19 @@ def submit(
         manifest = _manifest(fields, suite=suite["name"], files=files_of(part), **about)
         write_atomically(part / MANIFEST, manifest.to_json())
         submission = Submission(part)
-        if wrong := [line for check in REPORTED for line in check.run(submission).wrong]:
+        if wrong := [
+            line for find in REPORTED.values() for line in outcome_of(find, submission).wrong
+        ]:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             raise RunFolderError(f"{run} cannot be submitted: {wrong[0]}{more}")
     return notes
 
 
-def _published(cell: CellResult) -> str:
-    """Return the text of a cell's file to publish; the recipe must stay as it is."""
+def published(cell: CellResult) -> CellResult:
+    """Return a cell whose texts hold no paths; the recipe must stay as it is.
+
+    Raises a RunFolderError if the recipe names a path.
+    """
     if cell.recipe != without_paths(cell.recipe):
         (path,) = list(_absolute(cell.recipe))[:1] or ["?"]
         raise RunFolderError(
@@ -121,7 +126,7 @@ def _published(cell: CellResult) -> str:
         )
     fields = json.loads(cell.to_json())
     fields |= {name: without_paths(fields[name]) for name in TEXTS}
-    return CellResult.model_validate_json(json.dumps(fields)).to_json()
+    return CellResult.model_validate_json(json.dumps(fields))
 
 
 def _absolute(value: Any) -> Iterator[str]:

@@ -1,12 +1,12 @@
 """`clbench verify`: the grade of a submission, from what a machine checked."""
 
 import json
-import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from clbench.board.manifest import (
     GRADES,
@@ -19,31 +19,33 @@ from clbench.board.manifest import (
 from clbench.board.recomputed import RECOMPUTED
 from clbench.board.reported import REPORTED
 from clbench.board.rerun import rerun
-from clbench.board.submission import Check, Outcome, Submission
+from clbench.board.submission import Find, Outcome, Submission, outcome_of
 from clbench.core import __version__
 from clbench.core.files import write_atomically
 
 
+class Checked(NamedTuple):
+    """What a check found, and the grade that needs it."""
+
+    grade: str
+    check: str
+    outcome: Outcome
+
+
 @dataclass(frozen=True)
 class Verification:
-    """What was checked of a submission.
-
-    Attributes
-    ----------
-    outcomes
-        What each check found, in the order in which they ran.
-    """
+    """What was checked of a submission, in order."""
 
     folder: Path
-    outcomes: tuple[tuple[Check, Outcome], ...]
+    checks: tuple[Checked, ...]
 
     @property
     def grade(self) -> str | None:
         """The highest grade of which all checks were made and hold; None if `reported` fails."""
         reached = None
         for grade in GRADES:
-            own = [outcome for check, outcome in self.outcomes if check.grade == grade]
-            if not own or any(o.wrong or o.unchecked for o in own):
+            own = [each.outcome for each in self.checks if each.grade == grade]
+            if not own or any(outcome.wrong or outcome.unchecked for outcome in own):
                 break
             reached = grade
         return reached
@@ -51,14 +53,14 @@ class Verification:
     @property
     def holds(self) -> bool:
         """Whether everything that was checked holds."""
-        return not any(outcome.wrong for _, outcome in self.outcomes)
+        return not any(each.outcome.wrong for each in self.checks)
 
     def to_json(self) -> str:
         """Return the text of ``verified.json``."""
         checked = [
-            {"check": check.name, "grade": check.grade, "holds": not outcome.wrong}
+            {"check": check, "grade": grade, "holds": not outcome.wrong}
             | {name: value for name, value in vars(outcome).items() if value}
-            for check, outcome in self.outcomes
+            for grade, check, outcome in self.checks
         ]
         content = {
             "grade": self.grade,
@@ -113,21 +115,28 @@ def verify(
         Path(folder), Path(data) if data else None, model, str(corpus) if corpus else None
     )
     read_manifest(submission.folder)  # without one, it is no submission
-    outcomes: list[tuple[Check, Outcome]] = []
-    for check in (*REPORTED, *RECOMPUTED):
-        if check.grade != GRADES[0] and any(o.wrong for _, o in outcomes):
-            break
-        outcomes.append((check, check.run(submission)))
-    if again and not any(outcome.wrong for _, outcome in outcomes):
-        tell(f"training {again} of {len(submission.cells)} cells again")
-        out = Path(tempfile.mkdtemp(prefix="clbench-verify-"))
-        try:
-            find = lambda s: rerun(s, again, salt, out, trust=trust)  # noqa: E731
-            check = Check(GRADES[2], "trained again", find)
-            outcomes.append((check, check.run(submission)))
-        finally:
-            shutil.rmtree(out, ignore_errors=True)
-    return Verification(Path(folder), tuple(outcomes))
+    found: list[Checked] = []
+
+    def make(grade: str, checks: Mapping[str, Find]) -> None:
+        """Make the checks of a grade, unless something is wrong already."""
+        if not any(each.outcome.wrong for each in found):
+            found.extend(
+                Checked(grade, n, outcome_of(find, submission)) for n, find in checks.items()
+            )
+
+    make(GRADES[0], REPORTED)
+    make(GRADES[1], RECOMPUTED)
+    if again:
+        with tempfile.TemporaryDirectory(
+            prefix="clbench-verify-", ignore_cleanup_errors=True
+        ) as out:
+
+            def train_again(submission: Submission) -> Outcome:
+                tell(f"training {again} of {len(submission.cells)} cells again")
+                return rerun(submission, again, salt, Path(out), trust=trust)
+
+            make(GRADES[2], {"trained again": train_again})
+    return Verification(Path(folder), tuple(found))
 
 
 def write_verification(found: Verification) -> Path:

@@ -68,13 +68,13 @@ def verify(
             tell=tell,
         )
     rows = []
-    for made, outcome in found.outcomes:
+    for _, name, outcome in found.checks:
         lines = [f"fails: {line}" for line in outcome.wrong[:MOST_NAMES]]
         if more := len(outcome.wrong) - len(lines):
             lines.append(f"fails {more} times more")
         lines += [f"not checked: {line}" for line in outcome.unchecked[:MOST_NAMES]]
         first, *rest = lines or [f"holds: {outcome.says}".removesuffix(": ")]
-        rows += [(made.name, first), *(("", line) for line in rest)]
+        rows += [(name, first), *(("", line) for line in rest)]
     show_rows(rows)
     if write:
         note(f"Written: {write_verification(found)}")

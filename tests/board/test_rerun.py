@@ -182,13 +182,13 @@ def test_code_of_a_submission_runs_in_a_sandbox_or_not_at_all(
     assert found.holds
     if shutil.which("bwrap"):
         found = verify(nosy, again=1, **places)
-        (_, outcome) = found.outcomes[-1]
+        outcome = found.checks[-1].outcome
         if "bwrap: " in str(outcome.wrong):
             pytest.skip("containers cannot be nested here")
         assert not outcome.wrong, outcome
         assert outcome.says.endswith("scores by up to 0.0000")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    (_, outcome) = verify(nosy, again=1, **places).outcomes[-1]
+    outcome = verify(nosy, again=1, **places).checks[-1].outcome
     assert "there is no bubblewrap (bwrap) here" in outcome.unchecked[0]
 
 

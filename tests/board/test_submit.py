@@ -78,7 +78,7 @@ def test_equal_runs_give_equal_submissions(run: Path, tmp_path: Path) -> None:
         ("../shared/data", "data"),
         ("~/x/y", "y"),
         ("C:\\Users\\bob\\model", "model"),
-        ("/work/a: not found in /home/x/y.csv", "a: not found in y.csv"),
+        ("/srv/a: not found in /home/x/y.csv", "a: not found in y.csv"),
         ("see /home/bob/x.csv, and https://a.b/c/d", "see x.csv, and https://a.b/c/d"),
         ("glue/cola", "glue/cola"),
         ("p_o / p_s, 1 /5 and/or", "p_o / p_s, 1 /5 and/or"),
