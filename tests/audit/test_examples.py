@@ -97,3 +97,38 @@ def test_the_table_and_the_relearning_are_those_of_the_audit_of_both_models() ->
     )
     assert f"{found['word']} {found['task']}: {found['rows']} rows bring back {tuned}" in text
     assert f"(base model: {base}), which leaves {left}" in text
+
+
+def table_of(heading: str) -> dict[str, list[str]]:
+    """Return the cells of a section's table by the first one of their row."""
+    text = re.split(r"\n## ", PAGE[PAGE.index(f"{heading}\n") + 3 :])[0]
+    rows = re.findall(r"^\| (?!method|---)(.+) \|$", text, re.MULTILINE)
+    cells = [[cell.strip(" `") for cell in row.split("|")] for row in rows]
+    return {name: rest for name, *rest in cells}
+
+
+def test_the_methods_of_the_encoder_lost_what_the_items_of_their_audit_give() -> None:
+    models, table = audits("minilm-sst2"), table_of(ENCODER)
+    content = Record.read(ROOT / "results" / "audits" / "minilm-sst2").content
+    head = {p["second"]: p["behaviour"] for p in content["between"] if p["first"] == "sst2"}
+    shown = "{difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+    def behaviour(name: str) -> str:
+        return shown.format(**head[name]["glue/sst2"])
+
+    assert len(table) == 7
+    for method, cells in table.items():
+        name = "sst2" if method == "none" else f"sst2-{method}"
+        changes = {each.title: str(each.change) for each in judged(models[name], "rows").changes}
+        expected = [changes["language, by a fitted head"], changes["ag_news, features"]]
+        expected.append("" if method == "none" else behaviour(name))
+        assert cells == [text.replace("+0.000]", "0.000]") for text in expected]
+    text = section(ENCODER)
+    language = [
+        judged(models[name], "rows").language for name in ("sst2-ewc-mlm", "mended", "sst2")
+    ]
+    ewc, mended, plain = (f"{-each.change.difference:.3f}" for each in language if each)
+    assert f"model lost {ewc} nats of language and the mended one {mended}" in text
+    assert f"compared with {plain} for the plain one" in text
+    gains = [head[name]["glue/sst2"]["difference"] for name in ("sst2-ewc-mlm", "mended")]
+    assert "({:+.3f} and {:+.3f}, with intervals".format(*gains) in text
