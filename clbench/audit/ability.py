@@ -18,7 +18,14 @@ from clbench.audit.items import finite
 from clbench.audit.models import AuditedModel
 from clbench.audit.scores import Floats, ItemScores, Part, keys_of
 from clbench.audit.settings import check_count
-from clbench.core.errors import DataError, SettingsError, join_names, named
+from clbench.core.errors import (
+    DataError,
+    SettingsError,
+    UnknownNameError,
+    did_you_mean,
+    join_names,
+    named,
+)
 from clbench.models.answering import write
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.classifier import evaluating
@@ -27,6 +34,7 @@ from clbench.models.likelihood import likelihood
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.general import GENERAL, WORDINGS, GeneralTask, Question
 from clbench.tasks.hub import copy_of
+from clbench.tasks.registry import TASKS
 
 BINS = 10
 """Bins of equal width of confidence."""
@@ -286,13 +294,18 @@ def chosen(names: Sequence[str]) -> tuple[dict[str, frozenset[str]], list[str]]:
     """Return what to report of which general tasks, and the names that are none of them.
 
     ``general`` stands for all, and an axis, ``format`` or ``calibration`` for that of all tasks
-    that have it; the axis ``language`` is measured on texts, and asks nothing.
+    that have it; the axis ``language`` is measured on texts, and asks nothing. Raises an
+    UnknownNameError for a name that is neither one of these nor that of a task or a file.
     """
     found: dict[str, set[str]] = {}
     rest = []
     axes = {task.axis for task in GENERAL.values()}
+    known = {"general", "format", "calibration", "language", *axes, *GENERAL}
     for name in names:
-        if name not in {"general", "format", "calibration", "language", *axes, *GENERAL}:
+        if name not in known:
+            if name not in TASKS and not name.endswith(".toml"):
+                hint = did_you_mean(name, {*known, *TASKS}, "clbench list tasks")
+                raise UnknownNameError(f"Unknown task {name!r}.{hint}")
             rest.append(name)
         for task in GENERAL.values():
             kinds = {task.axis, "calibration" if task.choices else "format" if task.form else ""}

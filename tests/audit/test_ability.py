@@ -27,7 +27,13 @@ from clbench.audit.page import write_audit
 from clbench.audit.relearn import general_lesson
 from clbench.audit.scores import PARTS
 from clbench.audit.settings import AuditSettings
-from clbench.core.errors import ClbenchError, DataError, ModelError, SettingsError
+from clbench.core.errors import (
+    ClbenchError,
+    DataError,
+    ModelError,
+    SettingsError,
+    UnknownNameError,
+)
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.locate import TINY_GPT
 from clbench.tasks.general import GENERAL
@@ -180,6 +186,8 @@ def test_names_stand_for_tasks_and_what_is_reported_of_them() -> None:
     parts, rest = ability.chosen(["arithmetic", "glue/sst2", "mine.toml", "language"])
     assert parts == {"gsm8k": {"arithmetic"}, "bbh-counting": {"arithmetic"}}
     assert rest == ["glue/sst2", "mine.toml"]
+    with pytest.raises(UnknownNameError, match="Did you mean 'general'"):
+        ability.chosen(["generel"])
     assert ability.chosen(["copa"])[0] == {"copa": {"reasoning", "calibration"}}
     assert {*ability.chosen(["general"])[0]} == {*GENERAL}
     written = ["gsm8k", "bbh-counting"]
