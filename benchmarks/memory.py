@@ -154,18 +154,19 @@ def sizes(folder: Path, rows: int, tokens: int, names: Iterable[str]) -> None:
     data = prompt_rows([[5] * (tokens - answer)] * rows, [[5] * answer] * rows)
     task = replace(prepared.train[0], rows=data)
     prepared = replace(prepared, train=(task,), scored=(), writer=None)
-    cards = " | ".join(f"{card} GB" for card in CARDS)
-    print(f"| model | settings | GB | {cards} |\n|---|---|---|{'---|' * len(CARDS)}")
+    print(f"| model | {' | '.join(SETTINGS)} |\n|---|{'---|' * len(SETTINGS)}")
     for name in names:
         place = folder / name
         write_shape(place, SHAPES[name])
-        for title, (method, settings) in SETTINGS.items():
+        print(f"| {name}", end="")
+        for method, settings in SETTINGS.values():
             changes = {"model": str(place), "batch_size": rows, "max_length": tokens, "steps": 2}
             protocol = cell.protocol.model_copy(update={**changes, **settings})
             own = replace(cell, baseline=Baseline(method, method), protocol=protocol)
             whole = total_mb(cell_memory(own, prepared, Precision("bf16", "cpu")).peak) / 1e3
-            fits = " | ".join("yes" if whole <= card else "no" for card in CARDS)
-            print(f"| {name} | {title} | {whole:.1f} | {fits} |", flush=True)
+            card = next((str(card) for card in CARDS if whole <= card), "none")
+            print(f" | {whole:.1f} ({card})", end="", flush=True)
+        print(" |")
 
 
 def main() -> None:

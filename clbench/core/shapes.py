@@ -1,5 +1,7 @@
 """Run code on the shapes of tensors alone, to learn what memory it takes."""
 
+import mmap
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -137,7 +139,7 @@ def _result(func: Any, args: tuple[Any, ...], named: tuple[tuple[str, Any], ...]
 def _unwritten(value: Any) -> Any:
     """Return a tensor of the shape of one on the meta device: zeros, or true for small masks.
 
-    The system hands out zeros without taking memory until they are written to.
+    Zeros are pages of their own, which take no memory until they are written to.
     """
     if not isinstance(value, Tensor):
         return value
@@ -146,5 +148,13 @@ def _unwritten(value: Any) -> Any:
     if value.dtype == torch.bool and extent <= SMALL:
         numbers = np.ones(extent, bool)
     else:
-        numbers = np.zeros(extent * value.dtype.itemsize, np.uint8)
+        numbers = _zeros(extent * value.dtype.itemsize)
     return torch.from_numpy(numbers).view(value.dtype).as_strided(value.shape, value.stride())
+
+
+def _zeros(size: int) -> np.ndarray:
+    """Return zero bytes; many of them from the system, as `numpy.zeros` may use memory again."""
+    if size <= SMALL:
+        return np.zeros(size, np.uint8)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+    return np.frombuffer(mmap.mmap(-1, size, **private), np.uint8)

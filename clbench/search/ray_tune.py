@@ -247,8 +247,9 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
 
     def on_trial_error(self, trial: Any, **info: Any) -> None:
         """Record that a worker died; exceptions in a trial are reported as results instead."""
-        seconds = time.monotonic() - self._start[trial.trial_id]
-        self._fail(trial, DIED, seconds)
+        if trial.trial_id not in self._start:  # it died before it began
+            self.on_trial_start(trial=trial, **info)
+        self._fail(trial, DIED, time.monotonic() - self._start[trial.trial_id])
 
     def __call__(self, trial_id: str, result: Any) -> bool:
         """Return False: stopping single trials is up to the scheduler."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import resource
-
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -12,7 +11,8 @@ from clbench.core.shapes import few, on_shapes, only_shapes, without_numbers
 
 
 def test_floats_have_shapes_but_take_no_memory() -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    process = psutil.Process()
+    before = process.memory_info().rss
     with on_shapes():
         layer = without_numbers(lambda: nn.Linear(20_000, 20_000))  # 1.6 GB
         output = layer(torch.ones(2, 20_000))
@@ -22,8 +22,18 @@ def test_floats_have_shapes_but_take_no_memory() -> None:
         torch.optim.Adam(layer.parameters(), fused=True).step()
         assert output.dtype == torch.float32
         assert output.shape == (2, 20_000)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 300_000 * (1 if grown < 1 << 30 else 1024)
+        assert process.memory_info().rss - before < 300e6
+
+
+def test_memory_that_is_used_again_is_not_written() -> None:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    with on_shapes():
+        kept: list[torch.Tensor] = []
+        for side in (1_000, 990, 980):  # 4 MB
+            kept += [without_numbers(lambda n=side: torch.empty(n, n)) for _ in range(400)]
+            del kept[::2]
+        assert process.memory_info().rss - before < 100e6
 
 
 def test_integers_are_computed() -> None:

@@ -150,6 +150,9 @@ def test_failure_and_dead_worker_are_recorded() -> None:
     recorder.on_trial_error(trial=tune.start())
     assert records[2].status == "failed"
     assert "its worker died" in recorder.failures[1]
+    tune.trials.append(SimpleNamespace(trial_id="2", config=SPACE.point(SPACE.flat)))
+    recorder.on_trial_error(trial=tune.trials[-1], trials=tune.trials)  # before it began
+    assert (records[3].status, recorder.failures[2]) == ("failed", recorder.failures[1])
 
 
 def test_interrupted_trial_stays_running_and_is_charged() -> None:
