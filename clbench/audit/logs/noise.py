@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 from scipy.special import stdtrit
 
 from clbench.audit.changes import Sample, widened
@@ -54,8 +55,10 @@ class RunNoise:
 
     def add(self, sample: Sample, pair: Pair) -> Sample:
         """Return a change with the noise of its runs."""
-        floor = self.floor(pair)
-        return sample if floor is None else widened(sample, floor)
+        if (floor := self.floor(pair)) is None:
+            return sample
+        shares = all(np.isin(each.runs, (0.0, 1.0)).all() for each in pair)
+        return widened(sample, floor, 1.0 if shares else math.inf)
 
     def note(self, pair: Pair) -> str:
         """Return the floor of a task in words; empty if each model has one run."""
