@@ -123,7 +123,7 @@ def own_state() -> Iterator[None]:
 
     state, cpu = GlobalState(), torch.device("cpu")
     # Even that of the CPU costs time at each call of torch.
-    device = nullcontext() if _read_device() == cpu else cpu
+    device = nullcontext() if torch.get_default_device() == cpu else cpu
     try:
         state.become_own()
         with device, torch.inference_mode(mode=False):
@@ -139,15 +139,6 @@ def _python_settings() -> Iterator[Setting]:
     for number in (signal.SIGINT, signal.SIGTERM):
         handle = partial(signal.signal, number)
         yield Setting("signal handlers", partial(signal.getsignal, number), handle)
-
-
-def _read_device() -> Any:
-    import torch
-
-    try:
-        return torch.get_default_device()
-    except AttributeError:  # torch 2.6 and 2.7, once a default device was unset
-        return torch.device("cpu")
 
 
 def _torch_settings() -> Iterator[Setting]:
@@ -175,7 +166,7 @@ def _torch_settings() -> Iterator[Setting]:
     write: Callable[[Any], object]
     read, write = torch.get_default_dtype, torch.set_default_dtype
     yield Setting("torch's default type", read, write, torch.float32)
-    yield Setting("torch's default device", _read_device, write_device)
+    yield Setting("torch's default device", torch.get_default_device, write_device)
     yield Setting("torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled, True)
     yield Setting("torch's thread count", torch.get_num_threads, torch.set_num_threads)
     yield Setting(RANDOM[0], _read_torch_random, _write_torch_random)
