@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from clbench.board.submission import Outcome
 from clbench.core.errors import count, join_names
 from clbench.results.cell import CellResult, plain, unpack_rows
+from clbench.results.scores import scores_of
 
 LEVEL = 0.001
 """Error rate of the test of whether rows that differ favour the submission."""
@@ -16,7 +17,10 @@ FACTS = ("keeps_rows", "needs_task_id", "control", "tasks", "floors")
 
 @dataclass(frozen=True)
 class Noise:
-    """How far two trainings of one cell may differ: the share of rows, and scores without rows."""
+    """How far two trainings of one cell may differ: the share of rows, and scores.
+
+    Scores above 1, such as losses in nats, may differ by that share of themselves.
+    """
 
     rows: float
     score: float
@@ -70,6 +74,9 @@ class Pair:
             for j, score in enumerate(row):
                 if score is not None:
                     self._compare(i, j, score, noise)
+        alone = dict.fromkeys(range(len(ours.R)), 0.0)
+        for name in sorted({*theirs.scores, *ours.scores} - {*scores_of(ours.R, alone=alone)}):
+            self._agree(f"{key}: {name}", theirs.scores.get(name), ours.scores.get(name), noise)
         if self.better + self.worse > math.ceil(noise.rows * self.rows):
             self.wrong.append(
                 f"{key}: {self.better + self.worse} of {self.rows} rows are right in one training "
@@ -83,10 +90,15 @@ class Pair:
             self.wrong.append(f"{where} is missing.")
             return
         self.largest = max(self.largest, abs(given - score))
-        texts = [cell.correct[i][j] if cell.correct else None for cell in (self.theirs, self.ours)]
+        self._agree(where, given, score, noise)
+        cells = (self.theirs, self.ours)
+        shown, true = ((cell.metrics[i][j] if cell.metrics else None) or {} for cell in cells)
+        for name in sorted({*shown, *true}):
+            self._agree(f"{where}, {name},", shown.get(name), true.get(name), noise)
+        texts = [cell.correct[i][j] if cell.correct else None for cell in cells]
+        if texts.count(None) == 1:
+            self.wrong.append(f"{where} has rows in one training alone.")
         if None in texts:
-            if abs(given - score) > noise.score:
-                self.wrong.append(f"{where} is {given:.4f}, and {score:.4f} here.")
             return
         there, here = (unpack_rows(str(text)) for text in texts)
         if len(there) != len(here):
@@ -96,6 +108,14 @@ class Pair:
         self.worse += int((here & ~there).sum())
         self.rows += len(here)
 
+    def _agree(self, what: str, theirs: float | None, ours: float | None, noise: Noise) -> None:
+        """Note two numbers of which one is missing, or which differ by more than machines do."""
+        if theirs is None or ours is None:
+            if theirs is not ours:
+                self.wrong.append(f"{what} is {theirs}, and {ours} here.")
+        elif not abs(theirs - ours) <= noise.score * max(1.0, abs(ours)):
+            self.wrong.append(f"{what} is {theirs:.4f}, and {ours:.4f} here.")
+
 
 def compare(
     theirs: Sequence[CellResult], ours: Sequence[CellResult], keys: Sequence[str]
@@ -103,7 +123,7 @@ def compare(
     """Compare cells of a submission with the same cells trained here.
 
     A cell agrees if it differs by no more than `NOISE`: in the share of rows that are right in one
-    of the two alone, and in scores without rows. Over all cells, the rows that are right there
+    of the two alone, and in every score. Over all cells, the rows that are right there
     alone must not be more than those that are right here alone (exact sign test at `LEVEL`).
     """
     from scipy.stats import binomtest

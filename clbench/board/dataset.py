@@ -10,7 +10,14 @@ from pathlib import Path
 from clbench.board.entries import MARKERS, cells_frame, read_entries
 from clbench.core import __version__
 from clbench.core.errors import RunFolderError, named
-from clbench.core.files import as_folder_error, check_folder, read_file, user_path, write_atomically
+from clbench.core.files import (
+    as_folder_error,
+    check_folder,
+    digest,
+    read_file,
+    user_path,
+    write_atomically,
+)
 from clbench.core.options import checks_arguments
 from clbench.report.files import render
 
@@ -48,7 +55,7 @@ def write_dataset(
     scores = pa.array([cell.R for cell in cells], pa.list_(pa.list_(pa.float64())))
     table = table.append_column("task_names", names).append_column("R", scores)
     pq.write_table(table, file := io.BytesIO())
-    write_atomically(data, file.getvalue())
-    values = {"entries": entries, "mark": MARK, "version": __version__}
+    write_atomically(data, content := file.getvalue())
+    values = {"entries": entries, "mark": MARK, "version": __version__, "digest": digest(content)}
     write_atomically(card, render("dataset.md", "clbench.board", **values))
     return (card, data), tuple(problems)

@@ -11,7 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from clbench.board.manifest import GRADES, MANIFEST, Manifest, read_manifest, read_verified
+from clbench.board.manifest import (
+    GRADES,
+    MANIFEST,
+    UNVERIFIED,
+    Manifest,
+    read_manifest,
+    read_verified,
+)
 from clbench.core.errors import ClbenchError, RunFolderError
 from clbench.core.files import digest
 from clbench.core.options import checks_arguments
@@ -25,6 +32,8 @@ from clbench.suite.schema import Question
 
 MARKERS = (MANIFEST, "suite.json", "scores.csv", ARCHIVE, "cells")
 """Names of which an entry's folder has at least one."""
+PLACES = ("results/reference", "results/community")
+"""Where a clone of clbench keeps runs and submissions."""
 FIELDS = ("submission", "suite", "grade", "registered", "control", "trials", "fingerprint")
 """Fields of `load` besides those of ``scores.csv``."""
 
@@ -49,9 +58,9 @@ class Entry:
 
     @property
     def grade(self) -> str:
-        """The grade of ``verified.json``, or the lowest one."""
+        """The grade of ``verified.json``, or `UNVERIFIED`."""
         grade = self.verified.get("grade")
-        return grade if grade in GRADES else GRADES[0]
+        return grade if grade in GRADES else UNVERIFIED
 
     @property
     def is_result(self) -> bool:
@@ -137,13 +146,14 @@ def _read(store: Store, name: str, problems: list[str]) -> Entry:
 
 
 @checks_arguments
-def load(folders: str | Path | Sequence[str | Path]) -> pd.DataFrame:
+def load(folders: str | Path | Sequence[str | Path] | None = None) -> pd.DataFrame:
     """Return all cells of submissions, a row each, with a warning for each bad submission.
 
     Parameters
     ----------
     folders
-        Submissions or runs, or folders that hold such.
+        Submissions or runs, or folders that hold such; by default those that a clone of clbench
+        holds, from its root.
 
     Returns
     -------
@@ -157,6 +167,8 @@ def load(folders: str | Path | Sequence[str | Path]) -> pd.DataFrame:
     RunFolderError
         If no submission can be read.
     """
+    if folders is None:
+        folders = [place for place in PLACES if Path(place).is_dir()] or PLACES
     entries, problems = read_entries([folders] if isinstance(folders, str | Path) else folders)
     for line in problems:
         warnings.warn(line, stacklevel=2)

@@ -21,6 +21,8 @@ VERIFIED = "verified.json"
 """What `clbench.board.verify` leaves beside the manifest: the grade, and what was checked."""
 GRADES = ("reported", "recomputed", "rerun")
 """What can be trusted of a submission, growing."""
+UNVERIFIED = "unverified"
+"""Stands for the grade of a run or submission without a valid ``verified.json``."""
 HOST = ("system", "processor", "device", "device_name")
 """Facts of a cell's ``host`` that a manifest lists."""
 
@@ -162,11 +164,11 @@ def _distinct(tables: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def read_verified(folder: Path) -> dict[str, Any]:
-    """Return the content of ``verified.json``; empty without one, or if the manifest is another."""
-    path = folder / MANIFEST
-    with suppress(OSError, ValueError, TypeError, RecursionError):
+    """Return the content of ``verified.json``; empty without one, or if it is of other files."""
+    with suppress(OSError, ValueError, TypeError, RecursionError, RunFolderError):
         content = dict(json.loads(read_file(folder / VERIFIED)))
-        if not path.exists() or content.get("manifest") == sha256(path):
+        is_same = content.get("manifest") == sha256(folder / MANIFEST)
+        if is_same and read_manifest(folder).files == files_of(folder):
             return content
     return {}
 

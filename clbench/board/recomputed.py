@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pandas as pd
@@ -14,7 +15,8 @@ from clbench.results.cell import plain, unpack_rows
 from clbench.results.score_tables import scores_frame, to_csv
 from clbench.suite.plan import fingerprint, json_sections
 from clbench.tasks.corpus import corpus_identity
-from clbench.tasks.registry import task_identity
+from clbench.tasks.metrics import METRICS
+from clbench.tasks.registry import task_identity, task_metrics
 
 TOLERANCE = 1e-6
 """Largest difference between a number in a submission and the one that follows from others."""
@@ -67,7 +69,7 @@ def fingerprints_follow(submission: Submission) -> Lines:
 
 def matrix_follows(submission: Submission) -> Outcome:
     """Compare R with the metrics, and these with the rows that were right."""
-    wrong, without, scores, backed = [], [], 0, 0
+    wrong, without, unmeasured, scores, backed = [], list[str](), list[str](), 0, 0
     for cell in submission.cells:
         sizes, last = dict[int, int](), len(cell.R) - 1
         before = len(cell.tasks) - len(cell.stages)  # the pretraining, which has no rows
@@ -76,8 +78,13 @@ def matrix_follows(submission: Submission) -> Outcome:
         ):
             where, scores = f"{cell.key}: R[{i}][{j}]", scores + 1
             measured = (cell.metrics[i][j] if cell.metrics else None) or {}
-            if measured and not any(_near(value, score) for value in measured.values()):
-                wrong.append(f"{where} = {score:.4f} is none of its metrics.")
+            if not measured:
+                unmeasured.append(where)
+                continue
+            name = _main_metric(submission, cell.tasks[j]) if j >= before else None
+            allowed = [name] if name else [*METRICS.names()]
+            if not any(_near(measured.get(each), score) for each in allowed):
+                wrong.append(f"{where} = {score:.4f} is not its {name or 'metric'}.")
             share = next((measured[name] for name in RIGHT if name in measured), None)
             text = cell.correct[i][j] if cell.correct else None
             if share is None:
@@ -93,8 +100,20 @@ def matrix_follows(submission: Submission) -> Outcome:
                 wrong.append(f"{where} has an accuracy of {share:.4f}, but {rows}.")
             else:
                 backed += 1
-    unchecked = [f"{count(len(without), 'score')} without rows, such as {name}" for name in without]
-    return Outcome(wrong, unchecked[:1], f"{backed} of {scores} scores from rows")
+    unchecked = [
+        f"{count(len(places), 'score')} without {what}, such as {places[0]}"
+        for what, places in (("rows", without), ("metrics", unmeasured))
+        if places
+    ]
+    return Outcome(wrong, unchecked, f"{backed} of {scores} scores from rows")
+
+
+def _main_metric(submission: Submission, task: str) -> str | None:
+    """Return the metric that scores a task, or a part of it; None if only its code tells."""
+    name = task.partition("[")[0].partition("+")[0]
+    with suppress(ClbenchError):
+        return next(iter(task_metrics(name, submission.file.task)), None)
+    return None
 
 
 def _near(value: float | None, score: float) -> bool:

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from clbench.board.manifest import MANIFEST, facts, files_of
 from clbench.board.submission import Find, Lines, Submission
 from clbench.core.errors import count, join_names
 from clbench.core.files import digest
+from clbench.methods.base import METHODS
+from clbench.results.archive import ARCHIVE, strange_members
 from clbench.results.cell import CellResult, plain
 from clbench.results.resume import first_difference
 from clbench.suite.baselines import read_baseline
@@ -17,6 +20,9 @@ from clbench.suite.read import packaged_files, read_suite
 from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.registry import TASKS
 from clbench.training.protocol import BY_TASK, Protocol
+
+FILES = ("suite.json", "scores.csv", ARCHIVE, "verified.json")
+"""Files of a submission besides its manifest, cells and plug-ins."""
 
 
 def is_well_formed(submission: Submission) -> Lines:
@@ -32,14 +38,20 @@ def is_well_formed(submission: Submission) -> Lines:
     for path in sorted(submission.folder.rglob("*")):
         if path.is_symlink():
             yield f"{path.relative_to(submission.folder)} is a link."
+    if (submission.folder / ARCHIVE).is_file():
+        for line in strange_members(submission.folder):
+            yield f"{ARCHIVE}: {line}"
     plugins = submission.suite.get("plugins", {})
     for name, mark in plugins.items():
         path = submission.folder / "plugins" / name
         if Path(name).name != name or not path.is_file() or digest(path) != mark:
             yield f"plugins/{name} is not the plug-in of the run."
     for name in here:
-        if name.startswith("plugins/") and name.removeprefix("plugins/") not in plugins:
-            yield f"{name} is no plug-in of the run."
+        if name.startswith("plugins/"):
+            if name.removeprefix("plugins/") not in plugins:
+                yield f"{name} is no plug-in of the run."
+        elif name not in FILES and not (name.startswith("cells/") and name.endswith(".json")):
+            yield f"{name} is no file of a run."
     if submission.manifest.suite != submission.suite.get("name"):
         yield f"{MANIFEST} names the suite {submission.manifest.suite!r}, suite.json another."
 
@@ -77,12 +89,16 @@ def has_whole_matrix(submission: Submission) -> Lines:
 def chooses_no_seed(submission: Submission) -> Lines:
     """Yield gaps in the seeds, and seeds that only some methods have."""
     seeds = sorted(submission.file.seeds)
+    if len({*seeds}) < len(seeds):
+        yield f"seeds {', '.join(map(str, seeds))} are not all different."
     declared = None
     if (name := submission.suite["name"]) in packaged_files("scenarios"):
         declared = sorted(read_suite(name).file.seeds)
-    if seeds != declared and (gaps := sorted({*range(seeds[-1])} - {*seeds})):
+    gaps = [(a + 1, b - 1) for a, b in pairwise([-1, *seeds]) if b > a + 1]
+    if seeds != declared and gaps:
+        left = ", ".join(f"{a}-{b}" if b > a else str(a) for a, b in gaps)
         yield (
-            f"seeds {_numbers(seeds)} leave out {_numbers(gaps)}: seeds run from 0 without gaps, "
+            f"seeds {_numbers(seeds)} leave out {left}: seeds run from 0 without gaps, "
             "or are those of the packaged suite."
         )
     if (looks := submission.store.looks()) and len(seeds) not in looks:
@@ -120,7 +136,12 @@ def has_one_recipe(submission: Submission) -> Lines:
             yield f"{cell.key} {difference} in suite.json."
         if (cell.method, cell.shift) != (method["method"], spec.shift):
             yield f"{cell.key} names the method {cell.method} and the shift {cell.shift}."
-        if used.get("source") not in {None, *plugins} and ":" not in method["method"]:
+        if absent := {name.partition("[")[0] for name in spec.task_names} - {
+            *cell.recipe.get("tasks", {})
+        }:
+            yield f"{cell.key}: its recipe has no rows of {join_names(sorted(absent))}."
+        known = plugins if cell.method not in METHODS else {None, *plugins}
+        if used.get("source") not in known and ":" not in method["method"]:
             yield f"{cell.key}: the code of {cell.method} is not among the plug-ins."
         shown = plain(cell.settings.get("method", {}))
         for key, value in plain(used.get("settings", {})).items():

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from clbench.board.entries import Entry
-from clbench.board.manifest import GRADES
+from clbench.board.manifest import GRADES, UNVERIFIED
 from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.ranks import Ranking, rank_methods
 from clbench.results.resume import first_difference
@@ -91,7 +91,7 @@ def suite_tables(entries: Iterable[Entry]) -> list[Table]:
     highest grade come first, and a row whose cells an earlier one has is not repeated.
     """
     results = [each for each in entries if each.is_result]
-    results.sort(key=lambda each: -GRADES.index(each.grade))
+    results.sort(key=lambda each: -(UNVERIFIED, *GRADES).index(each.grade))
     conditions: dict[str, Mapping[str, Any]] = {}
     scenarios: dict[str, str] = {}
     wholes: dict[tuple[str, ...], None] = {}

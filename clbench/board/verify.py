@@ -132,7 +132,8 @@ def verify(
         ) as out:
 
             def train_again(submission: Submission) -> Outcome:
-                tell(f"training {again} of {len(submission.cells)} cells again")
+                drawn = min(again, len(submission.cells))
+                tell(f"training {drawn} of {len(submission.cells)} cells again")
                 return rerun(submission, again, salt, Path(out), trust=trust)
 
             make(GRADES[2], {"trained again": train_again})

@@ -6,7 +6,9 @@ into memory and never extracted to the paths that they name.
 
 import io
 import lzma
+import re
 import tarfile
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,11 +17,43 @@ from clbench.core.errors import RunFolderError, named
 from clbench.core.files import as_folder_error, locked, read_file, write_atomically
 
 ARCHIVE = "cells.tar.xz"
+CELL = re.compile(r"cells/[^/.][^/]*\.json")
+LARGEST = 1 << 30
+"""Most bytes of an archive, unpacked; a thousand cells have ten million."""
 
 
 def cell_files(folder: Path) -> list[Path]:
     """Return the cell files of a run that are not in its archive, by name."""
     return sorted((folder / "cells").glob("[!.]*.json"))
+
+
+def strange_members(folder: Path) -> list[str]:
+    """Return a line on each member of a run's archive that is not a cell, or is there twice.
+
+    They are not read, but `tar` would extract them. Raises a RunFolderError as `read_archive`.
+    """
+    path = folder / ARCHIVE
+    try:
+        with _opened(path) as archive:
+            members = archive.getmembers()
+    except (OSError, lzma.LZMAError, EOFError, tarfile.TarError) as error:
+        raise RunFolderError(f"{path} cannot be read: {error}.") from error
+    names = [member.name for member in members]
+    lines = [
+        f"{member.name!r} is not a cell."
+        for member in members
+        if not member.isfile() or not CELL.fullmatch(member.name)
+    ]
+    return lines + [f"{name!r} is there {n} times." for name, n in Counter(names).items() if n > 1]
+
+
+def _opened(path: Path) -> tarfile.TarFile:
+    """Open an archive in memory; an LZMAError if it holds more than `LARGEST` bytes."""
+    unpack = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    content = unpack.decompress(read_file(path), LARGEST)
+    if not unpack.eof:
+        raise lzma.LZMAError("it ends too early, or holds more than 1 GB")
+    return tarfile.open(fileobj=io.BytesIO(content), mode="r:")
 
 
 def read_archive(folder: Path) -> dict[str, bytes]:
@@ -34,8 +68,7 @@ def read_archive(folder: Path) -> dict[str, bytes]:
     if not path.exists():
         return {}
     try:
-        content = io.BytesIO(lzma.decompress(read_file(path), lzma.FORMAT_XZ))
-        with tarfile.open(fileobj=content, mode="r:") as archive:
+        with _opened(path) as archive:
             members = [(m.name, archive.extractfile(m)) for m in archive if m.isfile()]
             files = {name: file.read() for name, file in members if file}
     except OSError as error:

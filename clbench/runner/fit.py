@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from clbench.core.errors import explain, join_names
+from clbench.core.errors import SettingsError, explain, join_names
 from clbench.core.shapes import on_shapes
 from clbench.core.user_code import own_state
 from clbench.measure.rows import PreparedScenario
@@ -137,7 +137,10 @@ def smallest_change(
     for changes, baseline in _changes(worst):
         protocol = worst.cell.protocol.model_copy(update=dict(changes))
         cell = replace(worst.cell, protocol=protocol, baseline=baseline)
-        peak = cell_memory(cell, worst.prepared, precision).peak
+        try:
+            peak = cell_memory(cell, worst.prepared, precision).peak
+        except SettingsError:  # the package of adapters is not installed
+            continue
         if total_mb(peak) <= room:
             words = {True: "true", "bf16": '"bf16"'}
             parts = [f"{key} = {words.get(value, value)}" for key, value in changes.items()]

@@ -51,6 +51,8 @@ def corpus_identity(corpus: str) -> dict[str, Any]:
         return {"built-in": digest("\n".join(unlabelled(100)))}
     if corpus == WIKI40B:
         return {"hub": HUB_NAME, "config": HUB_CONFIG, "revision": HUB_REVISION}
+    if not Path(corpus).is_file():
+        raise DataError(f"corpus {corpus}: there is no such file.")
     next(_lines(Path(corpus)))
     return {"file": digest(Path(corpus)), "held-out": f"{HELD_OUT}/256"}
 

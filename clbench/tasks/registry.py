@@ -135,11 +135,16 @@ def template_identity(name: str, own: Mapping[str, OwnTaskSpec]) -> dict[str, An
     return template().to_json() if template is not None else {}
 
 
+def task_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> tuple[str, ...]:
+    """Return the metrics that a task declares, the main one first; empty if only its code tells."""
+    return tuple(getattr(_loader(name, own), "metrics", ()))
+
+
 def score_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> list[str]:
     """Return the metrics that can score a task; empty if only its rows decide that."""
     if name not in own and name not in TASKS:
         return []
-    metrics = getattr(_loader(name, own), "metrics", ())
+    metrics = task_metrics(name, own)
     if not metrics:
         return []
     if metrics[0] in TEXT_METRICS:

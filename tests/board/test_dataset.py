@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers.boards import make_entry
+from helpers.boards import make_entry, verify_entry
 
 from clbench.board import load, write_dataset
 from clbench.core.errors import RunFolderError
@@ -20,7 +20,7 @@ def test_datasets_reads_all_cells(tmp_path: Path) -> None:
 
     every = tmp_path / "all"
     make_entry(every / "first")
-    make_entry(every / "second", suite="other", files={"verified.json": {"grade": "rerun"}})
+    verify_entry(make_entry(every / "second", suite="other"), "rerun")
     files, problems = write_dataset([every], tmp_path / "out")
     assert problems == ()
     assert files == (tmp_path / "out" / "README.md", tmp_path / "out" / "data" / "cells.parquet")
@@ -43,8 +43,19 @@ def test_the_card_has_the_front_matter_of_the_hub(tmp_path: Path) -> None:
     (card, _), _ = write_dataset([tmp_path / "run"], tmp_path / "out")
     _, front, body = card.read_text("utf-8").split("---\n", 2)
     (config,) = yaml.safe_load(front)["configs"]
-    assert (config["config_name"], config["data_files"]) == ("cells", "data/cells.parquet")
-    assert "| `run` | `mine` | reported | 12 |" in body
+    assert config["data_files"] == "data/cells.parquet"
+    assert "| `run` | `mine` | unverified | 12 |" in body
+
+
+def test_an_export_is_not_taken_from_the_cache_of_another(tmp_path: Path) -> None:
+    import datasets
+
+    cache = str(tmp_path / "cache")
+    for number, methods in enumerate(({"vanilla": 0.5}, {"vanilla": 0.5, "ewc": 0.7})):
+        out = tmp_path / str(number) / "cells"
+        write_dataset([make_entry(tmp_path / f"run{number}", methods=methods)], out)
+        table = datasets.load_dataset(str(out), split="train", cache_dir=cache)
+        assert table.num_rows == 4 * len(methods)
 
 
 def test_files_of_the_user_are_left_alone(tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.boards import make_entry, manifest
+from helpers.boards import make_entry, manifest, verify_entry
 
 import clbench.board
 from clbench.board.entries import FIELDS, read_entries
-from clbench.board.manifest import sha256
 from clbench.core.errors import RunFolderError
 from clbench.results.score_tables import load_run
 from clbench.results.store import Store
@@ -35,12 +34,12 @@ def test_folders_are_entries_or_hold_them(tmp_path: Path) -> None:
 
 def test_the_frame_has_a_row_for_each_cell(tmp_path: Path) -> None:
     first = make_entry(tmp_path / "first", search={"trials": 3})
-    make_entry(tmp_path / "second", suite="other", files={"verified.json": {"grade": "rerun"}})
+    verify_entry(make_entry(tmp_path / "second", suite="other"), "rerun")
     frame = clbench.board.load([first, tmp_path / "second"])
     assert len(frame) == 2 * 3 * 4
     assert list(frame.columns[: len(FIELDS)]) == list(FIELDS)
     assert frame.groupby("submission")["grade"].first().to_dict() == {
-        "first": "reported", "second": "rerun",
+        "first": "unverified", "second": "rerun",
     }  # fmt: skip
     assert set(frame["trials"]) == {0, 3}
     own = frame[frame["submission"] == "first"].drop(columns=list(FIELDS))
@@ -51,17 +50,22 @@ def test_the_frame_has_a_row_for_each_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"grade": "best"}', '{"grade": 3}'])
 def test_a_strange_verification_counts_as_none(tmp_path: Path, text: str) -> None:
     folder = make_entry(tmp_path / "run", files={"verified.json": text})
-    assert read_entries([folder])[0][0].grade == "reported"
+    assert read_entries([folder])[0][0].grade == "unverified"
 
 
-def test_a_verification_is_that_of_its_manifest(tmp_path: Path) -> None:
-    folder = make_entry(tmp_path / "run", files={"manifest.json": manifest()})
-    digest = sha256(folder / "manifest.json")
-    for known, grade in ((digest, "recomputed"), ("0" * 64, "reported"), (None, "reported")):
-        text = f'{{"grade": "recomputed", "manifest": {"null" if known is None else repr(known)}}}'
-        (folder / "verified.json").write_text(text.replace("'", '"'))
-        (entry,) = read_entries([folder])[0]
-        assert (entry.grade, entry.manifest.name) == (grade, "A title")
+def test_a_verification_is_that_of_its_files(tmp_path: Path) -> None:
+    folder = verify_entry(make_entry(tmp_path / "run"), "recomputed")
+    (entry,) = read_entries([folder])[0]
+    assert entry.manifest is not None
+    assert (entry.grade, entry.manifest.name) == ("recomputed", "A title")
+    text = (folder / "scores.csv").read_text() if (folder / "scores.csv").exists() else ""
+    (folder / "scores.csv").write_text(text + "changed since")
+    assert read_entries([folder])[0][0].grade == "unverified"
+    for known in ("0" * 64, None):
+        folder = verify_entry(make_entry(tmp_path / f"other-{known}"), "rerun", manifest=known)
+        assert read_entries([folder])[0][0].grade == "unverified"
+    run = make_entry(tmp_path / "run-alone", files={"verified.json": {"grade": "rerun"}})
+    assert read_entries([run])[0][0].grade == "unverified"
 
 
 def test_bad_submissions_are_a_line_each(tmp_path: Path) -> None:
@@ -143,7 +147,7 @@ def test_all_kept_runs_can_be_read() -> None:
     entries, problems = read_entries(folders)
     assert problems == []
     assert len(entries) == sum(path.is_dir() for path in folders[0].iterdir())
-    assert {each.grade for each in entries} <= {"reported", "recomputed", "rerun"}
+    assert {each.grade for each in entries} <= {"unverified", "reported", "recomputed", "rerun"}
     for each in entries:
         assert each.command().startswith(("clbench run ", "clbench tune ")), each.name
         assert Store(each.path).read_suite()["name"] == each.suite["name"]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 
 import pytest
-from helpers.boards import make_entry, manifest
+from helpers.boards import make_entry, manifest, verify_entry
 from helpers.report_browser import BROWSER, run_script, screenshot
 from helpers.report_runs import EVIL
 from matplotlib.image import imread
 
 from clbench.board import write_board
-from clbench.board.manifest import sha256
 from clbench.board.site import MARKER
 from clbench.core.errors import RunFolderError
 from clbench.report.files import write_report
@@ -39,13 +37,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         suite="recadam-glue",
         methods={"vanilla": 0.5, "recadam": 0.6},
         search={"trials": 6, "seeds": [3]},
-        files={"manifest.json": manifest()},
     )
-    verified = {"grade": "recomputed", "date": "2026-11-28", "checked": CHECKED}
-    text = {**verified, "manifest": sha256(first / "manifest.json")}
-    make_entry(every / "more", suite="recadam-glue", methods={"vanilla": 0.52},
-               seeds=range(4, 8), files={"verified.json": {"grade": "rerun"}})  # fmt: skip
-    (first / "verified.json").write_text(json.dumps(text))
+    more = make_entry(
+        every / "more", suite="recadam-glue", methods={"vanilla": 0.52}, seeds=range(4, 8)
+    )
+    verify_entry(first, "recomputed", date="2026-11-28", checked=CHECKED)
+    verify_entry(more, "rerun")
     page, problems = write_board([every], every.parent / "site")
     assert problems == ()
     return page.parent
@@ -119,7 +116,7 @@ def test_a_submission_says_how_to_run_it_what_was_verified_and_where_it_ran(site
     ):  # fmt: skip
         assert part in text, part
     own = text_of(site / "submissions" / "own.html")
-    assert "reported : nothing but what every page of the board checks" in own
+    assert "unverified : there is no verified.json of these files" in own
     assert "clbench verify" not in own
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.boards import METHODS, make_entry
+from helpers.boards import METHODS, make_entry, verify_entry
 from helpers.report_runs import cell
 
 from clbench.board.entries import read_entries
@@ -78,7 +78,7 @@ def test_cells_that_are_there_already_are_no_new_row(tmp_path: Path) -> None:
 
 def test_a_higher_grade_comes_first(tmp_path: Path) -> None:
     first = make_entry(tmp_path / "first")
-    checked = make_entry(tmp_path / "checked", files={"verified.json": {"grade": "recomputed"}})
+    checked = verify_entry(make_entry(tmp_path / "checked"), "recomputed")
     (table,) = tables(first, checked)
     assert {row.entry.name for row in table.rows} == {"checked"}
     assert {each.name for row in table.rows for each in row.also} == {"first"}

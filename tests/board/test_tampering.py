@@ -53,6 +53,19 @@ def test_a_forgery_is_found(name: str, forger: Forger) -> None:
     assert check in failed(found), (failed(found), [each.outcome.wrong for each in found.checks])
 
 
+def test_scores_without_metrics_are_only_reported(forger: Forger) -> None:
+    forger.cells(lambda c: c.update(metrics=[], correct=[]), CELL)
+    forger.seal()
+    found = verify(forger.folder)
+    assert (found.holds, found.grade) == (True, "reported")
+
+
+def test_a_corpus_that_never_ends_is_not_read(forger: Forger) -> None:
+    forger.suite(lambda s: s["protocol"].update(corpus="/dev/zero"))
+    forger.seal()
+    assert verify(forger.folder).grade == "reported"
+
+
 @pytest.mark.parametrize("more", [{"grade": "rerun"}, {"files": {"suite.json": "0"}}, {"name": ""}])
 def test_a_manifest_of_another_form_is_refused(more: dict[str, Any], forger: Forger) -> None:
     forger.manifest(lambda m: m.update(more))

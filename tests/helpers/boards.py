@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from clbench.board.manifest import files_of, sha256
 from clbench.results.archive import pack
 from clbench.results.store import Store
 from helpers.report_runs import REPORT, cell
@@ -52,6 +53,16 @@ def make_entry(
     for name, content in (files or {}).items():
         text = content if isinstance(content, str) else json.dumps(content)
         (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def verify_entry(folder: Path, grade: str, **fields: Any) -> Path:
+    """Give a folder a manifest of its files, unless it has one, and a verification of it."""
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text()) if path.exists() else manifest()
+    path.write_text(json.dumps(content | {"files": files_of(folder)}), encoding="utf-8")
+    verified = {"grade": grade, "manifest": sha256(path), **fields}
+    (folder / "verified.json").write_text(json.dumps(verified), encoding="utf-8")
     return folder
 
 

@@ -5,7 +5,9 @@ A forger who changes one file and a forger who makes everything else follow are 
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -47,6 +49,15 @@ def no_bits(cell: dict[str, Any]) -> None:
     cell["correct"][-1][0] = "500:abc"
 
 
+def told_as_score(cell: dict[str, Any]) -> None:
+    cell["R"][-1][0] = cell["metrics"][-1][0]["told"]
+
+
+def renamed_metric(cell: dict[str, Any]) -> None:
+    cell["metrics"][-1][0] = {"pearson": 0.95}
+    cell["R"][-1][0], cell["correct"][-1][0] = 0.95, None
+
+
 def no_metric(cell: dict[str, Any]) -> None:
     cell["R"][-1][0] = 0.95
 
@@ -82,6 +93,11 @@ CELLS: dict[str, tuple[str, str, Change]] = {
     ),
     "a better matrix without rows": ("R from rows", CELL, partial(improve, rows=False)),
     "a matrix that is no metric": ("R from rows", CELL, no_metric),
+    "another measure in the matrix": (
+        "R from rows", "growing-head--prototypes--seed0", told_as_score
+    ),
+    "a metric that the task does not have": ("R from rows", CELL, renamed_metric),
+    "recipes without rows": ("one recipe", "*", lambda c: c["recipe"].update(tasks={})),
     "fewer rows after the last stage": ("R from rows", CELL, fewer_rows),
     "rows that are no bits": ("R from rows", CELL, no_bits),
     "another corpus": ("rows", "*", lambda c: c["recipe"].update(corpus={"built-in": ZEROS})),
@@ -89,6 +105,10 @@ CELLS: dict[str, tuple[str, str, Change]] = {
 """Changes of cells, from which everything else is made to follow."""
 SUITES: dict[str, tuple[str, Change]] = {
     "fewer seeds than looks": ("no seed chosen", lambda s: s.update(looks=[[5, 10, 20]])),
+    "seeds up to the largest number": (
+        "no seed chosen", lambda s: s.update(seeds=[0, 2**32 - 1])
+    ),
+    "a seed twice": ("no seed chosen", lambda s: s.update(seeds=[0, 0, 1, 2, 3])),
     "more epochs than declared": ("one recipe", lambda s: s["protocol"].update(epochs=30)),
     "a packaged task defined anew": (
         "not tuned on what is reported", lambda s: s.update(task={"glue/sst2": OWN_TASK})
@@ -149,6 +169,33 @@ def one_changed_digit_in_the_table(forger: Forger) -> None:
 @forgery("files")
 def a_file_more(forger: Forger) -> None:
     (forger.folder / "notes.py").write_text("print('hello')\n")
+
+
+@forgery("files")
+def a_signed_file_without_a_place(forger: Forger) -> None:
+    (forger.folder / "notes.py").write_text("print('hello')\n")
+    resign(forger)
+
+
+@forgery("files")
+def a_member_that_tar_would_write_elsewhere(forger: Forger) -> None:
+    path = forger.folder / "cells.tar.xz"
+    with tarfile.open(path, "r:xz") as archive:
+        cells = [(m, archive.extractfile(m).read()) for m in archive]  # type: ignore[union-attr]
+    with tarfile.open(path, "w:xz") as archive:
+        for member, content in [*cells, (tarfile.TarInfo("../out"), b"")]:
+            archive.addfile(member, io.BytesIO(content))
+    resign(forger)
+
+
+@forgery("one recipe")
+def a_method_whose_code_is_not_there(forger: Forger) -> None:
+    def change(cell: dict[str, Any]) -> None:
+        cell["method"] = cell["recipe"]["method"]["name"] = "mine"
+
+    forger.cells(change, "*wise-ft*")
+    forger.suite(lambda s: s["baseline"]["wise-ft"].update(method="mine"))
+    forger.seal()
 
 
 @forgery("files")
