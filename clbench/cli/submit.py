@@ -35,7 +35,8 @@ def verify(
     options: Annotated[RunOptions, Only("data model corpus")],
     rerun: Annotated[int, Option("Train N of its cells again.", "N")] = 0,
     salt: Annotated[
-        str, Option("Text that also decides which cells are drawn, which nobody knew.", "TEXT")
+        str,
+        Option("Text that also decides the draw, so that nobody foresees it.", "TEXT"),
     ] = "",
     trust: Annotated[
         bool, Option("Run code that it brings along without a sandbox, as in a container.")
@@ -67,10 +68,12 @@ def verify(
             trust=trust,
             tell=tell,
         )
-    rows = []
+    rows, said = [], set[str]()
     for _, name, outcome in found.checks:
-        lines = [f"fails: {line}" for line in outcome.wrong[:MOST_NAMES]]
-        if more := len(outcome.wrong) - len(lines):
+        wrong = [line for line in outcome.wrong if line not in said] or outcome.wrong[:1]
+        lines = [f"fails: {'as above' if line in said else line}" for line in wrong[:MOST_NAMES]]
+        said |= {*wrong}
+        if more := len(wrong) - len(lines):
             lines.append(f"fails {more} times more")
         lines += [f"not checked: {line}" for line in outcome.unchecked[:MOST_NAMES]]
         first, *rest = lines or [f"holds: {outcome.says}".removesuffix(": ")]

@@ -84,7 +84,9 @@ def test_bf16_weights_and_checkpointing_need_less(cells: dict[str, Prepared]) ->
     assert peak(weights="bf16") < 0.7 * plain
 
 
-def test_the_smallest_change_that_fits(cells: dict[str, Prepared]) -> None:
+def test_the_smallest_change_that_fits(
+    cells: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cell, prepared = cells["tiny-gpt"]
     (need,) = fit.needs([(cell, prepared)], FLOAT32)
     assert need.memory is not None
@@ -93,6 +95,8 @@ def test_the_smallest_change_that_fits(cells: dict[str, Prepared]) -> None:
     assert change is not None
     assert change[0].startswith("accumulation = ")
     assert fit.total_mb(change[1]) < need_mb - 1
+    assert fit.smallest_change([need], FLOAT32, fit.PROCESS_MB) is None
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # peft is not installed
     assert fit.smallest_change([need], FLOAT32, fit.PROCESS_MB) is None
 
 
