@@ -259,7 +259,7 @@ def separability(
 
     points = np.concatenate([first, second]).astype(np.float64)
     sets = np.repeat([0, 1], [len(first), len(second)])
-    _, groups = np.unique(points, axis=0, return_inverse=True)
+    groups = np.unique(points, axis=0, return_inverse=True)[1].ravel()  # NumPy 2.0: a column
     distinct = [np.unique(groups[sets == number]) for number in (0, 1)]
     folds = min(FOLDS, *map(len, distinct))
     if folds < 3:
