@@ -36,7 +36,7 @@ OUTPUTS = {
 }
 """Beginnings of blocks that show what a command prints; all others without a language are run."""
 GIVEN = {
-    "audit.md": {"DIR", "Trainer", "model", "settings", "rows"},
+    "audit.md": {"DIR", "Trainer", "model", "settings", "rows", "tokenizer"},
     "methods.md": {"model", "batches", "rates"},
     "gallery.md": {"watch"},
 }
