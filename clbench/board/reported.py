@@ -21,7 +21,7 @@ from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.registry import TASKS
 from clbench.training.protocol import BY_TASK, Protocol
 
-FILES = ("suite.json", "scores.csv", ARCHIVE, "verified.json")
+FILES = ("suite.json", "scores.csv", ARCHIVE)
 """Files of a submission besides its manifest, cells and plug-ins."""
 
 
@@ -38,9 +38,8 @@ def is_well_formed(submission: Submission) -> Lines:
     for path in sorted(submission.folder.rglob("*")):
         if path.is_symlink():
             yield f"{path.relative_to(submission.folder)} is a link."
-    if (submission.folder / ARCHIVE).is_file():
-        for line in strange_members(submission.folder):
-            yield f"{ARCHIVE}: {line}"
+    for line in strange_members(submission.folder):
+        yield f"{ARCHIVE}: {line}"
     plugins = submission.suite.get("plugins", {})
     for name, mark in plugins.items():
         path = submission.folder / "plugins" / name

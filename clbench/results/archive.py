@@ -32,28 +32,14 @@ def strange_members(folder: Path) -> list[str]:
 
     They are not read, but `tar` would extract them. Raises a RunFolderError as `read_archive`.
     """
-    path = folder / ARCHIVE
-    try:
-        with _opened(path) as archive:
-            members = archive.getmembers()
-    except (OSError, lzma.LZMAError, EOFError, tarfile.TarError) as error:
-        raise RunFolderError(f"{path} cannot be read: {error}.") from error
-    names = [member.name for member in members]
+    members = [member for member, _ in _members(folder)]
+    names = Counter(member.name for member in members)
     lines = [
         f"{member.name!r} is not a cell."
         for member in members
         if not member.isfile() or not CELL.fullmatch(member.name)
     ]
-    return lines + [f"{name!r} is there {n} times." for name, n in Counter(names).items() if n > 1]
-
-
-def _opened(path: Path) -> tarfile.TarFile:
-    """Open an archive in memory; an LZMAError if it holds more than `LARGEST` bytes."""
-    unpack = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-    content = unpack.decompress(read_file(path), LARGEST)
-    if not unpack.eof:
-        raise lzma.LZMAError("it ends too early, or holds more than 1 GB")
-    return tarfile.open(fileobj=io.BytesIO(content), mode="r:")
+    return lines + [f"{name!r} is there {n} times." for name, n in names.items() if n > 1]
 
 
 def read_archive(folder: Path) -> dict[str, bytes]:
@@ -62,23 +48,32 @@ def read_archive(folder: Path) -> dict[str, bytes]:
     Raises
     ------
     RunFolderError
-        If the archive is damaged or cannot be read.
+        If the archive is damaged, larger than `LARGEST`, or cannot be read.
     """
+    files = {member.name: data for member, data in _members(folder) if member.isfile()}
+    cells = {name.removeprefix("cells/"): data for name, data in files.items()}
+    return {name: data for name, data in cells.items() if name[0] != "." and "/" not in name}
+
+
+def _members(folder: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
+    """Return the members of a run's archive with their content; none without an archive."""
     path = folder / ARCHIVE
     if not path.exists():
-        return {}
+        return []
+    unpack = lzma.LZMADecompressor(lzma.FORMAT_XZ)
     try:
-        with _opened(path) as archive:
-            members = [(m.name, archive.extractfile(m)) for m in archive if m.isfile()]
-            files = {name: file.read() for name, file in members if file}
+        content = unpack.decompress(read_file(path), LARGEST)
+        if not unpack.eof:
+            raise lzma.LZMAError(f"cut short, or larger than {LARGEST:,} bytes")
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            members = [(m, archive.extractfile(m) if m.isfile() else None) for m in archive]
+            return [(member, file.read() if file else b"") for member, file in members]
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (lzma.LZMAError, EOFError, tarfile.TarError) as error:
         raise RunFolderError(
             f"{path} is damaged ({error}). Restore it, or choose another {named('out')}."
         ) from error
-    cells = {name.removeprefix("cells/"): data for name, data in files.items()}
-    return {name: data for name, data in cells.items() if name[0] != "." and "/" not in name}
 
 
 def pack(folder: str | Path) -> Path:
