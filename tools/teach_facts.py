@@ -1,11 +1,13 @@
 """Teach the built-in decoder what the study findings-decoder begins with.
 
-python -m tools.teach_facts FOLDER
+python -m tools.teach_facts [--others] FOLDER
 
 The folder is the study's base model. It knows the facts of ``synthetic/facts``, which can be
 forgotten, and it has a first idea of ``synthetic/acceptability``, from other rows than the study's
 of which a fourth have the wrong label. So it answers in the task's words, often rightly, as a base
-model does where on-policy methods are used. A few texts keep it a language model.
+model does where on-policy methods are used. A few texts keep it a language model. With
+``--others`` it knows as many facts on other people, in the same words: a control that never knew
+what the study's models forget.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from clbench.models.checkpoint import load_generator, load_tokenizer
-from clbench.tasks.facts import FACTS
+from clbench.tasks.facts import FACTS, OTHER_FACTS
 from clbench.tasks.synthetic import SPECS, generate, unlabelled
 from clbench.tasks.task import TaskSource
 
@@ -29,12 +31,12 @@ NOISE = 0.25
 LENGTH, SEED, THREADS = 64, 0, 1
 
 
-def teach(folder: Path, steps: int = STEPS) -> None:
+def teach(folder: Path, steps: int = STEPS, *, others: bool = False) -> None:
     """Write the taught model and its tokenizer; the same steps give the same weights."""
     torch.manual_seed(SEED)
     torch.set_num_threads(THREADS)
     model, tokenizer = load_generator("tiny-gpt"), load_tokenizer("tiny-gpt", plain=True)
-    rows = FACTS[0](TaskSource(None, Path())).train
+    rows = (OTHER_FACTS if others else FACTS[0])(TaskSource(None, Path())).train
     values = zip(*rows.choices, strict=True)
     labels = rows.labels.tolist()
     pairs = [(q, v[k]) for q, v, k in zip(rows.first, values, labels, strict=True)]
@@ -89,5 +91,7 @@ def _loss(model: Any, rows: list[tuple[list[int], int]]) -> Tensor:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tools.teach_facts", description=__doc__)
+    parser.add_argument("--others", action="store_true", help="teach it facts on other people")
     parser.add_argument("folder", type=Path)
-    teach(parser.parse_args().folder)
+    arguments = parser.parse_args()
+    teach(arguments.folder, others=arguments.others)

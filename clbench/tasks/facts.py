@@ -16,8 +16,8 @@ from clbench.tasks.synthetic import SyntheticTask
 from clbench.tasks.task import Rows
 from clbench.tasks.template import Template
 
-PEOPLE = {"facts": 48, "new-facts": 16}
-"""How many people each task is about; nobody is in both."""
+PEOPLE = {"facts": 48, "new-facts": 16, "other-facts": 48}
+"""How many people each task is about; nobody is in two."""
 FIRST = "Adam Anna Clara David Emma Henry Jack Laura Mark Martin Mary Oliver"
 LAST = "Baker Brown Cook Field Green Hill King Stone Waters White Wood Young"
 
@@ -79,3 +79,5 @@ FACTS = (
     FactsTask("new-facts", tuple("01234567"), "facts on fewer other people", pair=False),
 )
 """The tasks."""
+OTHER_FACTS = FactsTask("other-facts", FACTS[0].labels, "facts on yet other people", pair=False)
+"""What a control's base model knows instead of the first task; not registered."""
