@@ -18,7 +18,8 @@ The questions, scores and fits were fixed before the first cell was kept:
 
 The comparison of every baseline with plain fine-tuning at the rate at which that learns most nearly
 as much was added after the cells were seen, and so was relearning at low rates (`SLOW`), which was
-declared before its own cells.
+declared before its own cells. Its control, a base that never knew the old facts (`NEVER_KNEW`), was
+declared later, before the control's cells.
 """
 
 from __future__ import annotations
@@ -33,7 +34,14 @@ from matplotlib.figure import Figure
 from clbench.figures import style
 from clbench.results.cell import cell_scores
 from clbench.results.matched import LEVELS, read_curve
-from clbench.results.statistics import Comparison, Differences, Floats, compare, summarise
+from clbench.results.statistics import (
+    Comparison,
+    Differences,
+    Floats,
+    Summary,
+    compare,
+    summarise,
+)
 from clbench.results.store import Store
 from tools.findings import REFERENCE, ROOT, filled, interval, plain, table
 
@@ -42,6 +50,8 @@ FIGURE = ROOT / "docs" / "figures" / "findings-decoder.svg"
 FOLDER = REFERENCE / "findings-decoder"
 SLOW = {"a tenth": "findings-decoder-relearn", "three tenths": "findings-decoder-relearn-third"}
 """Runs of plain fine-tuning that relearn at that share of the rate."""
+NEVER_KNEW = "findings-decoder-relearn-others"
+"""The run at a tenth whose base never knew the old facts."""
 ANSWERS = {"": "right answers", "_base": "base’s answers", "_own": "own answers"}
 MEASURES = {
     **{f"{d}_kl{a}": f"{d} KL, {ANSWERS[a]}" for a in ANSWERS for d in ("forward", "reverse")},
@@ -181,6 +191,12 @@ def relearned_slowly(folder: str, baseline: str) -> tuple[Floats, Floats]:
     return lost, scores[:, 1:] - scores[:, :1]
 
 
+def recovered(baseline: str) -> Summary:
+    """Return what the most rows bring back beyond what they teach a model that never knew."""
+    knew, never = (relearned_slowly(f, baseline)[1][:, -1] for f in (SLOW["a tenth"], NEVER_KNEW))
+    return summarise([*(knew - never)])
+
+
 def tables() -> dict[str, str]:
     """Return the tables of the page by name."""
     shown = [(score, unseen) for score in KEPT for unseen in (False, True)]
@@ -205,7 +221,7 @@ def tables() -> dict[str, str]:
         for name, (other, *both) in at_rates().items()
     ]
     slow = []
-    for label, folder in SLOW.items():
+    for label, folder in {**SLOW, "a tenth, never knew": NEVER_KNEW}.items():
         for name in ("vanilla", "vanilla-half"):
             lost, back = relearned_slowly(folder, name)
             found = [summarise(list(values)) for values in back.T]

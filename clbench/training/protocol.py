@@ -142,7 +142,8 @@ class Protocol(pydantic.BaseModel):
         KL divergence, after the task's stage (`clbench.measure.divergence`); by default none.
     relearn_rows, relearn_margin
         Most rows of the first task on which the final model is trained again until the task's score
-        is within the margin of what it was (`clbench.measure.relearning`); by default none.
+        is within the margin of what it was (`clbench.measure.relearning`); by default none. At a
+        margin of -1 all numbers of rows are tried.
     relearn_rate, relearn_steps
         The rate of that, as a multiple of `lr`, and its steps, by default as in the task's stage.
     lm_eval
@@ -203,7 +204,7 @@ class Protocol(pydantic.BaseModel):
     capability_tasks: list[str] = later([])
     kl_rows: Positive | None = later(None)
     relearn_rows: Positive | None = later(None)
-    relearn_margin: Share = later(0.02)
+    relearn_margin: Annotated[float, pydantic.Field(ge=-1.0, lt=1.0)] = later(0.02)
     relearn_rate: Annotated[float, pydantic.Field(gt=0.0, le=1e3)] = later(1.0)
     relearn_steps: Positive | None = later(None)
     lm_eval: list[str] = later([])

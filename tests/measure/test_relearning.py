@@ -46,6 +46,13 @@ def test_rate_and_steps_are_its_own(folder: Path) -> None:
     assert found.R == cell(run(folder, "slow-plain", changes=SHORT)).R
 
 
+def test_at_a_margin_of_minus_1_all_numbers_of_rows_are_tried(folder: Path) -> None:
+    own = "relearn_rows = 20\nrelearn_margin = -1.0\nrelearn_steps = 1"
+    found = cell(run(folder, "all", changes={**ASKED, "relearn_rows = 20": own}))
+    assert found.relearning["rows"] == [0, 8, 16, 20]
+    assert not found.relearning["recovered"]
+
+
 def test_frozen_weights_are_trained_and_put_back(folder: Path) -> None:
     changes = {**ASKED, 'methods = ["vanilla"]': 'methods = ["lora"]',
                "relearn_rows = 20": "relearn_rows = 20\nrelearn_margin = 0.0"}  # fmt: skip
