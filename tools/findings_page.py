@@ -85,7 +85,7 @@ def studies_table() -> str:
     """Return a Markdown table of the studies with their scales, commands and hours."""
     rows = []
     for name, (page, options) in STUDIES.items():
-        others = [f"{name}-{kind}" for kind in ("tune", "costs", "third")]
+        others = [f"{name}-{kind}" for kind in ("tune", "costs", "third", "others")]
         others = [other for other in others if (REFERENCE / other).exists()]
         counts = [runs(name)["rows"].max(), runs(name)["seed"].nunique(), len(runs(name))]
         sizes = [f"{count:,}" for count in (*counts, sum(len(runs(other)) for other in others))]
@@ -247,12 +247,14 @@ def relearning_values() -> dict[str, str]:
     high = float(betaincinv(count + 1, n - count, 0.975)) if count < n else 1.0
     before, lost, eight, _, last = (relearned().groupby("seed")[name].mean() for name in TRIES)
     back, cost = summarise([*((last - lost) / (before - lost))]), summarise([*(eight - lost)])
-    slow = {}
-    for name in ("vanilla", "vanilla-half"):
-        gone, found = decoder.relearned_slowly(decoder.SLOW["a tenth"], name)
-        part = summarise([*(found[:, -1] / gone)])
-        slow[f"again slow {name}"] = share(part.mean, part.low, part.high)
-    return slow | {
+    gone, found = decoder.relearned_slowly(decoder.SLOW["a tenth"], "vanilla")
+    part = summarise([*(found[:, -1] / gone)])
+    never = decoder.relearned_slowly(decoder.NEVER_KNEW, "vanilla")[1]
+    return {
+        "again slow vanilla": share(part.mean, part.low, part.high),
+        "again brought": shown(summarise([*found[:, -1]])),
+        "again never": shown(summarise([*never[:, -1]])),
+        "again recovered": shown(decoder.recovered("vanilla")),
         "again count": f"{count} of the {n}",
         "again share": share(count / n, low, high),
         "again back": share(back.mean, back.low, back.high),

@@ -54,6 +54,7 @@ def test_reference_runs_hold_only_cells_without_machine_paths(folder: Path) -> N
         "all-MiniLM-L6-v2",
         "SmolLM2-135M-Instruct",
         "facts-gpt",  # of tools.teach_facts
+        "others-gpt",
     }  # names, no placeholders of a command
     assert {*pd.read_csv(folder / "scores.csv")["model"]} == models
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}

@@ -171,6 +171,19 @@ def test_the_answer_on_relearning_at_a_low_rate() -> None:
     assert "back {} [{}, {}] of the {} that".format(*ends, plain(lost.mean())) in text()
 
 
+def test_the_answer_on_a_model_that_never_knew() -> None:
+    back = page.relearned_slowly(page.NEVER_KNEW, "vanilla")[1]
+    assert back.shape == (10, 3)
+    found = (
+        summarise(list(back[:, -1])),
+        page.recovered("vanilla"),
+        page.recovered("vanilla-half"),
+    )
+    words = ("learns {} [{}, {}] from", "the rest, {} [{}, {}];", "anything, {} [{}, {}].")
+    for each, sentence in zip(found, words, strict=True):
+        assert sentence.format(*map(plain, (each.mean, each.low, each.high))) in text()
+
+
 def test_what_the_cells_left_out_and_the_notes_say() -> None:
     cells = [json.loads(data) for data in read_archive(page.FOLDER).values()]
     assert f"The {len(cells)} cells kept" in text()
