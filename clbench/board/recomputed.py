@@ -111,6 +111,8 @@ def matrix_follows(submission: Submission) -> Outcome:
 def _main_metric(submission: Submission, task: str) -> str | None:
     """Return the metric that scores a task, or a part of it; None if only its code tells."""
     name = task.partition("[")[0].partition("+")[0]
+    if chosen := submission.file.protocol.task_metric.get(name):
+        return chosen
     with suppress(ClbenchError):
         return next(iter(task_metrics(name, submission.file.task)), None)
     return None

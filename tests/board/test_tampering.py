@@ -44,6 +44,11 @@ def test_a_submission_that_nobody_touched_holds(whole: Path) -> None:
     assert (failed(found), found.grade) == ([], "recomputed")
 
 
+def test_a_suite_may_choose_the_metric_that_scores_a_task(tmp_path: Path) -> None:
+    submit(QUICK.with_name("recadam-tiny"), "CoLA by Matthews", tmp_path / "out")
+    assert "R from rows" not in failed(verify(tmp_path / "out"))
+
+
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forgery_is_found(name: str, forger: Forger) -> None:
     check, forge = FORGERIES[name]
