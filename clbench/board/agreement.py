@@ -3,9 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from clbench.board.submission import Outcome
 from clbench.core.errors import count, join_names
+from clbench.methods.base import METHODS
 from clbench.results.cell import CellResult, plain, unpack_rows
 from clbench.results.scores import scores_of
 
@@ -29,6 +31,11 @@ class Noise:
 NOISE = {"float32": Noise(rows=0.02, score=0.02), "bf16": Noise(rows=0.04, score=0.03)}
 """By precision: twice the largest differences that were measured in bf16, and half of that in
 float32, in which none was found; see docs/submit.md."""
+
+
+def _defaults(method: str) -> dict[str, Any]:
+    """Return the settings of a method by default; none of one that a plug-in brings."""
+    return plain(METHODS.get(method)().settings()) if method in METHODS.names() else {}
 
 
 @dataclass
@@ -65,7 +72,8 @@ class Pair:
             if plain(getattr(theirs, name)) != plain(getattr(ours, name))
         ]
         shown, true = (plain(cell.settings.get("method", {})) for cell in (theirs, ours))
-        if others := [name for name in {**shown, **true} if shown.get(name) != true.get(name)]:
+        before = {**_defaults(theirs.method), **shown}  # a setting may be newer than the cell
+        if others := [name for name in {**shown, **true} if before.get(name) != true.get(name)]:
             self.wrong.append(f"{key} shows other settings: {join_names(others)}.")
         if [len(row) for row in theirs.R] != [len(row) for row in ours.R]:
             self.wrong.append(f"{key} has another matrix here.")

@@ -128,6 +128,18 @@ def test_scores_without_rows_and_facts_are_compared() -> None:
     assert "shows other settings: lr" in found(cell("pair", "vanilla", 0, 0.6, **shown), ours)[0]
 
 
+@pytest.mark.parametrize(("here", "wrong"), [(False, []), (True, ["first"])])
+def test_a_setting_that_is_newer_than_the_cell_has_its_default(
+    here: bool, wrong: list[str]
+) -> None:
+    theirs, ours = (
+        cell("pair", "wise-ft", 0, 0.6, settings={"method": {"alpha": 0.5, **more}})
+        for more in ({}, {"first": here})
+    )
+    says = [f"pair--wise-ft--seed0 shows other settings: {name}." for name in wrong]
+    assert found(theirs, ours) == says
+
+
 def test_a_cell_that_fails_here_does_not_agree() -> None:
     theirs = cell("pair", "vanilla", 0, 0.6)
     ours = cell("pair", "vanilla", 0, 0.6, status="failed", reason="out of memory")
