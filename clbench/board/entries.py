@@ -138,7 +138,8 @@ def _read(store: Store, name: str, problems: list[str]) -> Entry:
     run = store.read(transform=record)
     lines = run.broken_lines(())
     if not any(cell.status == "ok" and cell.reference_of is None for cell in run.cells):
-        raise RunFolderError(" ".join([f"{store.out} has no finished cell.", *lines[:1]]))
+        problem = f"{store.out} has no finished cell. Finish the run, or leave it out."
+        raise RunFolderError(" ".join([problem, *lines[:1]]))
     problems += [f"{name}: {line}" for line in lines]
     question = store.questions()[-1]
     parts = (suite, question, manifest, verified, conditions, condition)

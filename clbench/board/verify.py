@@ -19,7 +19,7 @@ from clbench.board.manifest import (
 from clbench.board.recomputed import RECOMPUTED
 from clbench.board.reported import REPORTED
 from clbench.board.rerun import rerun
-from clbench.board.submission import Find, Outcome, Submission, outcome_of
+from clbench.board.submission import Find, Outcome, Submission, make_checks
 from clbench.core import __version__
 from clbench.core.files import write_atomically
 
@@ -120,9 +120,8 @@ def verify(
     def make(grade: str, checks: Mapping[str, Find]) -> None:
         """Make the checks of a grade, unless something is wrong already."""
         if not any(each.outcome.wrong for each in found):
-            found.extend(
-                Checked(grade, n, outcome_of(find, submission)) for n, find in checks.items()
-            )
+            made = make_checks(checks, submission)
+            found.extend(Checked(grade, name, outcome) for name, outcome in made)
 
     make(GRADES[0], REPORTED)
     make(GRADES[1], RECOMPUTED)

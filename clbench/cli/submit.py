@@ -68,12 +68,10 @@ def verify(
             trust=trust,
             tell=tell,
         )
-    rows, said = [], set[str]()
+    rows = []
     for _, name, outcome in found.checks:
-        wrong = [line for line in outcome.wrong if line not in said] or outcome.wrong[:1]
-        lines = [f"fails: {'as above' if line in said else line}" for line in wrong[:MOST_NAMES]]
-        said |= {*wrong}
-        if more := len(wrong) - len(lines):
+        lines = [f"fails: {line}" for line in outcome.wrong[:MOST_NAMES]]
+        if more := len(outcome.wrong) - len(lines):
             lines.append(f"fails {more} times more")
         lines += [f"not checked: {line}" for line in outcome.unchecked[:MOST_NAMES]]
         first, *rest = lines or [f"holds: {outcome.says}".removesuffix(": ")]
@@ -81,6 +79,8 @@ def verify(
     show_rows(rows)
     if write:
         note(f"Written: {write_verification(found)}")
+    if not found.holds:
+        note("If the submission is yours, mend what fails in the run, and submit it again.")
     say(f"Grade: {found.grade or 'none'}")
     return 0 if found.holds else 1
 
