@@ -7,6 +7,7 @@ from clbench.cli.arguments import Only, argument, command
 from clbench.cli.console import note, say, show_rows, working
 from clbench.core.errors import MOST_NAMES, SettingsError, named
 from clbench.core.options import Option, where
+from clbench.runner.resources import Resources
 from clbench.suite.options import RunOptions
 
 
@@ -33,6 +34,9 @@ def submit(
 def verify(
     folder: Annotated[Path, argument("DIR", "Folder of a submission.")],
     options: Annotated[RunOptions, Only("data model corpus")],
+    resources: Annotated[
+        Resources, Only("threads", threads="PyTorch's: all cores, or OMP_NUM_THREADS")
+    ],
     rerun: Annotated[int, Option("Train N of its cells again.", "N")] = 0,
     salt: Annotated[
         str,
@@ -66,6 +70,7 @@ def verify(
             corpus=options.corpus,
             salt=salt,
             trust=trust,
+            threads=resources.threads,
             tell=tell,
         )
     rows = []
