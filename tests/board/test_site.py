@@ -225,6 +225,74 @@ def test_the_pages_work_in_a_browser(site: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+def test_cards_are_sorted_by_a_menu_with_the_order_of_the_table(site: Path, tmp_path: Path) -> None:
+    script = """
+      const table = document.querySelector("table.sortable");
+      const methods = () => [...table.tBodies[0].rows].map(row => row.cells[1].textContent);
+      const menu = table.previousElementSibling.querySelector("select");
+      const choose = name => {
+        menu.value = [...menu.options].find(option => option.text === name).value;
+        menu.dispatchEvent(new Event("input"));
+        return methods();
+      };
+      const names = [...menu.options].map(option => option.text).slice(0, 5);
+      const result = {names, visible: menu.checkVisibility(), before: methods(),
+        up: choose("average ↑"), down: choose("average ↓"), text: choose("method ↑")};
+      table.tHead.querySelectorAll("button")[0].click();
+      return {...result, follows: menu.selectedOptions[0].text};
+    """
+    for width in (1200, 390):
+        found, console = run_script(site / "suites" / "mine.html", script, tmp_path, width)
+        (site / "suites" / "script.html").unlink()
+        assert console == []
+        assert found["visible"] == (width == 390)
+        assert found["names"] == ["as listed", "rank of 3 ↑", "rank of 3 ↓", "method ↑", "method ↓"]
+        assert found["before"] == found["down"] == ["replay", "ewc", "vanilla"]
+        assert found["up"] == ["vanilla", "ewc", "replay"]
+        assert found["text"] == ["ewc", "replay", "vanilla"]
+        assert found["follows"] == "rank of 3 ↑"
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+def test_find_takes_only_what_is_shown(site: Path, tmp_path: Path) -> None:
+    script = """
+      const box = document.querySelector("[data-find]");
+      const table = document.querySelector("table.filtered");
+      const find = text => {
+        box.value = text;
+        box.dispatchEvent(new Event("input"));
+        const rows = [...table.tBodies[0].rows].filter(row => !row.hidden);
+        return rows.map(row => row.cells[1].textContent);
+      };
+      const hidden = find("better than"), shown = find("Replay"), across = find("whyreplay");
+      find("");
+      table.querySelector("details").open = true;
+      return {hidden, shown, across, opened: find("better than"), all: find("").length};
+    """
+    found, console = run_script(site / "suites" / "mine.html", script, tmp_path)
+    (site / "suites" / "script.html").unlink()
+    assert console == []
+    assert found == {
+        "hidden": [], "shown": ["replay"], "across": [], "opened": ["replay"], "all": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+def test_empty_fields_of_cards_are_a_dash_with_their_name(site: Path, tmp_path: Path) -> None:
+    script = """
+      const text = (cell, part) => getComputedStyle(cell, part).content;
+      return [...document.querySelectorAll(".cards td:empty")].map(
+        cell => [cell.checkVisibility(), text(cell, "::before"), text(cell, "::after")]);
+    """
+    found, console = run_script(site / "index.html", script, tmp_path, 390)
+    (site / "script.html").unlink()
+    assert console == []
+    assert {tuple(cell) for cell in found} == {
+        (True, f'"{name}"', '"–"') for name in ("scenarios", "model", "methods", "submissions")
+    }
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
 @pytest.mark.parametrize("page", ["index", "suites/mine", "submissions/other", "methods/recadam"])
 def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path, page: str) -> None:
     script = "document.documentElement.style.width = '390px'; return document.body.scrollWidth"
