@@ -63,6 +63,11 @@ class Entry:
         return grade if grade in GRADES else UNVERIFIED
 
     @property
+    def description(self) -> str:
+        """What its ``suite.json`` says of the suite; empty if it says nothing."""
+        return str(self.suite.get("description", ""))
+
+    @property
     def is_result(self) -> bool:
         """Whether its scores are results: not those of trials or of a smoke run."""
         is_trial = self.suite.get("protocol", {}).get("score_on") == "tuning"

@@ -18,6 +18,7 @@ from clbench.board.site import MARKER
 from clbench.core.errors import RunFolderError
 from clbench.report.files import write_report
 from clbench.results.published import published
+from clbench.suite.read import read_suite
 
 Call = Callable[..., tuple[int, str, str]]
 CHECKED = [
@@ -134,6 +135,27 @@ def test_all_links_lead_to_a_page_and_nothing_foreign_is_loaded(site: Path) -> N
             assert target.is_file(), (page, link)
             assert not anchor or f'id="{anchor}"' in target.read_text("utf-8"), (page, link)
             assert target.is_relative_to(site.resolve())
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_studies_of_one_title_and_suites_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    same = {"suite": "quick", "fingerprint": "equal"}
+    text = "Suite quick, again."
+    make_entry(tmp_path / "all" / "a", files={"manifest.json": manifest()}, **same)
+    make_entry(tmp_path / "all" / "b", files={"manifest.json": manifest()},
+               methods={"vanilla": 0.8}, suite_fields={"description": text}, **same)  # fmt: skip
+    site = write_board([tmp_path / "all"], tmp_path / "site")[0].parent
+    for name in ("a", "b"):
+        page = site / "submissions" / f"{name}.html"
+        assert f"<h1>A title ({name})</h1>" in page.read_text("utf-8")
+        assert f">A title ({name})</a>" in (site / "index.html").read_text("utf-8")
+    page = site / "suites" / "quick.html"
+    (said,) = re.findall(r"</h1>\s*<p>([^<]*)</p>", page.read_text("utf-8"))
+    assert said == read_suite("quick").file.description
+    before, after = text_of(page).split("Submissions A title (a)")
+    assert text not in before
+    assert f"A title (b) ( unverified ): {text}" in after
+    assert "a and b do not agree on 4 cells of the same recipe" in before
 
 
 @pytest.mark.usefixtures("no_figures")
