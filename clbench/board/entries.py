@@ -104,9 +104,7 @@ def read_entries(folders: Iterable[str | Path]) -> tuple[list[Entry], list[str]]
     """
     found: dict[Path, Path] = {}
     for folder in map(Path, folders):
-        inner = [folder]
-        if folder.is_dir() and not _is_marked(folder):
-            inner = sorted(p for p in folder.iterdir() if p.is_dir() and _is_marked(p)) or inner
+        inner = [folder] if _is_marked(folder) else _entries_in(folder) or [folder]
         found |= {path.resolve(): path for path in inner if path.resolve() not in found}
     entries, problems, stores = [], list[str](), [*map(Store, found.values())]
     for store, name in zip(stores, run_labels(stores) if stores else [], strict=True):
@@ -119,12 +117,20 @@ def read_entries(folders: Iterable[str | Path]) -> tuple[list[Entry], list[str]]
     return entries, problems
 
 
+def _entries_in(folder: Path) -> list[Path]:
+    """Return the folders of submissions and runs directly in a folder; none if there is none."""
+    inner = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in inner if path.is_dir() and _is_marked(path)]
+
+
 def _is_marked(folder: Path) -> bool:
     return any((folder / name).exists() for name in MARKERS)
 
 
 def _read(store: Store, name: str, problems: list[str]) -> Entry:
     """Return an entry, and add lines on its broken and missing cells to `problems`."""
+    if store.out.is_dir() and not _is_marked(store.out):
+        raise RunFolderError(f"{store.out} holds no submission and no run. Give another folder.")
     store.require()
     manifest = read_manifest(store.out) if (store.out / MANIFEST).exists() else None
     suite, verified = store.read_suite(), read_verified(store.out)
@@ -174,7 +180,7 @@ def load(folders: str | Path | Sequence[str | Path] | None = None) -> pd.DataFra
         If no submission can be read.
     """
     if folders is None:
-        folders = [place for place in PLACES if Path(place).is_dir()] or PLACES
+        folders = [place for place in PLACES if _entries_in(Path(place))] or PLACES
     entries, problems = read_entries([folders] if isinstance(folders, str | Path) else folders)
     for line in problems:
         warnings.warn(line, stacklevel=2)
