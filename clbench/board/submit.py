@@ -184,7 +184,11 @@ def _manifest(fields: dict[str, str], **others: Any) -> Manifest:
         key = str(error.errors()[0]["loc"][0])
         if key not in fields:
             raise RunFolderError(f"{MANIFEST}: {describe_errors(error)[0]}") from error
-        expected = "must begin with http:// or https://" if key == "url" else "is empty or no text"
+        expected = (
+            "must begin with http:// or https://"
+            if key == "url"
+            else "is empty or no text. Give one"
+        )
         raise SettingsError(f"{named(key)} {fields[key]!r}: {expected}.") from error
 
 

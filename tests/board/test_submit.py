@@ -218,10 +218,17 @@ def submitted(run: Path, folder: Path) -> Path:
         ("no json", "suite.json is damaged, or not the suite of a run. Restore it."),
         ("no seeds", "suite.json: seeds is missing or not valid. Restore it."),
     ],
+    ids=["cut", "no cells", "no suite", "no json", "no seeds"],
 )
 def test_what_stops_several_checks_is_told_once(
-    damage: str, message: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    damage: str,
+    message: str,
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # no line is broken
     folder = submitted(run, tmp_path / "out")
     archive, suite = folder / "cells.tar.xz", folder / "suite.json"
     if damage == "cut":
