@@ -24,7 +24,7 @@ docs: $(VENV)/.installed-docs  ## build the site into site/; a warning is an err
 	rm -rf site
 	$(OFFLINE) $(BIN)/python -m sphinx -W --keep-going -q -c docs -d build/doctrees . site
 	@if $(BIN)/clbench board --help >/dev/null 2>&1; then \
-	  $(OFFLINE) $(BIN)/clbench board results/reference --out site/board; fi
+	  $(OFFLINE) $(BIN)/clbench board results/reference $(wildcard results/community/*/) --out site/board; fi
 	@echo "Site: site/index.html"
 
 test: $(VENV)/.installed-dev  ## run the fast tests, offline

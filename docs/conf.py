@@ -103,6 +103,9 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+# Parameters that one text describes, as in `url, contact`, stay together.
+napoleon_use_param = False
+napoleon_custom_sections = [("Attributes", "params_style")]
 default_role = "literal"  # `name` in a docstring
 
 

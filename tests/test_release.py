@@ -206,7 +206,7 @@ def test_workflows_are_safe_by_default(path: Path) -> None:
     [
         (["results/community/mine/manifest.json", "results/community/mine/suite.json"], ["mine"]),
         (["results/community/b-2/x", "results/community/a_1/x", "README.md"], ["a_1", "b-2"]),
-        (["README.md"], []),
+        (["README.md", "results/community/README.md"], []),
         (["results/community/$(touch owned)/x"], None),
         (["results/community/.hidden/x"], None),
         (["results/community/loose file"], None),

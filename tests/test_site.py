@@ -293,3 +293,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "What did my model forget?" in (tmp_path / "site" / "index.html").read_text("utf-8")
+    pages = {
+        path.stem: path.read_text("utf-8") for path in (tmp_path / "site/docs/api").glob("*.html")
+    }
+    for page, names in (
+        ("board", "url, contact"), ("board", "data, model, corpus"), ("extend", "lr, lr_multiple"),
+    ):  # fmt: skip
+        assert pages[page].count(f"<strong>{names}</strong>") == 1  # one text, so one entry

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from clbench.board.submission import Outcome
@@ -27,6 +28,10 @@ class Noise:
     rows: float
     score: float
 
+    def allows(self, theirs: float, ours: float) -> bool:
+        """Whether two scores differ by no more than machines do; NaN never does."""
+        return abs(theirs - ours) <= self.score * max(1.0, abs(ours))
+
 
 NOISE = {"float32": Noise(rows=0.02, score=0.02), "bf16": Noise(rows=0.04, score=0.03)}
 """By precision: twice the largest differences that were measured in bf16, and half of that in
@@ -36,6 +41,20 @@ float32, in which none was found; see docs/submit.md."""
 def _defaults(method: str) -> dict[str, Any]:
     """Return the settings of a method by default; none of one that a plug-in brings."""
     return plain(METHODS.get(method)().settings()) if method in METHODS.names() else {}
+
+
+def noise_of(*cells: CellResult) -> Noise:
+    """Return how far two trainings of a cell may differ: as with bf16 if one of them used it."""
+    precisions = [str(cell.settings.get("precision", "float32")) for cell in cells]
+    return NOISE["bf16" if "bf16" in precisions else "float32"]
+
+
+def largest_gap(theirs: CellResult, ours: CellResult) -> float:
+    """Return the largest difference of their R that machines do not explain; 0 without one."""
+    noise = noise_of(theirs, ours)
+    pairs = zip(chain(*theirs.R), chain(*ours.R), strict=False)
+    scores = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return max((abs(a - b) for a, b in scores if not noise.allows(a, b)), default=0.0)
 
 
 @dataclass
@@ -64,8 +83,7 @@ class Pair:
 
     def __post_init__(self) -> None:
         theirs, ours, key = self.theirs, self.ours, self.theirs.key
-        precisions = [str(cell.settings.get("precision", "float32")) for cell in (theirs, ours)]
-        noise = NOISE["bf16" if "bf16" in precisions else "float32"]
+        noise = noise_of(theirs, ours)
         self.wrong += [
             f"{key}: {name} is {getattr(ours, name)} here."
             for name in FACTS
@@ -121,7 +139,7 @@ class Pair:
         if theirs is None or ours is None:
             if theirs is not ours:
                 self.wrong.append(f"{what} is {theirs}, and {ours} here.")
-        elif not abs(theirs - ours) <= noise.score * max(1.0, abs(ours)):
+        elif not noise.allows(theirs, ours):
             self.wrong.append(f"{what} is {theirs:.4f}, and {ours:.4f} here.")
 
 

@@ -63,6 +63,11 @@ class Entry:
         return grade if grade in GRADES else UNVERIFIED
 
     @property
+    def description(self) -> str:
+        """What its ``suite.json`` says of the suite; empty if it says nothing."""
+        return str(self.suite.get("description", ""))
+
+    @property
     def is_result(self) -> bool:
         """Whether its scores are results: not those of trials or of a smoke run."""
         is_trial = self.suite.get("protocol", {}).get("score_on") == "tuning"
@@ -99,9 +104,7 @@ def read_entries(folders: Iterable[str | Path]) -> tuple[list[Entry], list[str]]
     """
     found: dict[Path, Path] = {}
     for folder in map(Path, folders):
-        inner = [folder]
-        if folder.is_dir() and not _is_marked(folder):
-            inner = sorted(p for p in folder.iterdir() if p.is_dir() and _is_marked(p)) or inner
+        inner = [folder] if _is_marked(folder) else _entries_in(folder) or [folder]
         found |= {path.resolve(): path for path in inner if path.resolve() not in found}
     entries, problems, stores = [], list[str](), [*map(Store, found.values())]
     for store, name in zip(stores, run_labels(stores) if stores else [], strict=True):
@@ -114,12 +117,20 @@ def read_entries(folders: Iterable[str | Path]) -> tuple[list[Entry], list[str]]
     return entries, problems
 
 
+def _entries_in(folder: Path) -> list[Path]:
+    """Return the folders of submissions and runs directly in a folder; none if there is none."""
+    inner = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in inner if path.is_dir() and _is_marked(path)]
+
+
 def _is_marked(folder: Path) -> bool:
     return any((folder / name).exists() for name in MARKERS)
 
 
 def _read(store: Store, name: str, problems: list[str]) -> Entry:
     """Return an entry, and add lines on its broken and missing cells to `problems`."""
+    if store.out.is_dir() and not _is_marked(store.out):
+        raise RunFolderError(f"{store.out} holds no submission and no run. Give another folder.")
     store.require()
     manifest = read_manifest(store.out) if (store.out / MANIFEST).exists() else None
     suite, verified = store.read_suite(), read_verified(store.out)
@@ -138,7 +149,8 @@ def _read(store: Store, name: str, problems: list[str]) -> Entry:
     run = store.read(transform=record)
     lines = run.broken_lines(())
     if not any(cell.status == "ok" and cell.reference_of is None for cell in run.cells):
-        raise RunFolderError(" ".join([f"{store.out} has no finished cell.", *lines[:1]]))
+        problem = f"{store.out} has no finished cell. Finish the run, or leave it out."
+        raise RunFolderError(" ".join([problem, *lines[:1]]))
     problems += [f"{name}: {line}" for line in lines]
     question = store.questions()[-1]
     parts = (suite, question, manifest, verified, conditions, condition)
@@ -168,7 +180,7 @@ def load(folders: str | Path | Sequence[str | Path] | None = None) -> pd.DataFra
         If no submission can be read.
     """
     if folders is None:
-        folders = [place for place in PLACES if Path(place).is_dir()] or PLACES
+        folders = [place for place in PLACES if _entries_in(Path(place))] or PLACES
     entries, problems = read_entries([folders] if isinstance(folders, str | Path) else folders)
     for line in problems:
         warnings.warn(line, stacklevel=2)

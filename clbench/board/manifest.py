@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clbench.core.errors import RunFolderError, describe_errors
+from clbench.core.errors import RunFolderError, describe_errors, sentence
 from clbench.core.files import LOCK, read_file
 from clbench.core.registry import Count
 from clbench.results.cell import CellResult, Text
@@ -119,7 +119,8 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path} cannot be read: {reason}. Give a folder that clbench submit wrote."
         ) from error
     except ValidationError as error:
-        raise RunFolderError(f"{path}: {describe_errors(error)[0][:300]}") from error
+        problem = sentence(describe_errors(error)[0][:300])
+        raise RunFolderError(f"{path}: {problem} Restore it, or submit the run again.") from error
 
 
 def facts(cells: Sequence[CellResult]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from clbench.board.submission import Find, Lines, Outcome, Submission
-from clbench.core.errors import ClbenchError, count, join_names
+from clbench.core.errors import ClbenchError, count, join_names, named
 from clbench.models.locate import model_identity
 from clbench.results.cell import plain, unpack_rows
 from clbench.results.score_tables import scores_frame, to_csv
@@ -129,9 +129,10 @@ def model_is_the_named(submission: Submission) -> Outcome:
     try:
         ours = model_identity(protocol.model, protocol.revision)
     except ClbenchError as error:
-        return Outcome(unchecked=[f"the model is not here ({error}); name it with --model"])
+        return Outcome(unchecked=[f"{str(error).rstrip('.')}; name it with {named('model')}"])
     if isinstance(theirs, dict) and {*ours} != {*theirs}:
-        return Outcome(unchecked=["the model is a commit of the hub there and a folder here"])
+        problem = "the model is a commit of the hub on one side and a folder on the other"
+        return Outcome(unchecked=[f"{problem}; name the same kind with {named('model')}"])
     name = submission.manifest.models[0].name
     wrong = [] if ours == theirs else [f"{name} here is another model: {_other(theirs, ours)}"]
     return Outcome(wrong, says=name)
@@ -152,19 +153,23 @@ def rows_are_the_named(submission: Submission) -> Outcome:
                 task_identity(name, data=submission.data, base=submission.base, own=file.task)
             )
         except ClbenchError as error:
-            unchecked.append(f"rows of {name} ({error})")
+            unchecked.append(f"rows of {name}: {error}")
             continue
         if ours == theirs:
             same.append(name)
         elif ours.get("dataset") != theirs.get("dataset") or {*ours} != {*theirs}:
-            unchecked.append(f"rows of {name}: there from {_origin(theirs)}, here {_origin(ours)}")
+            origins = f"there from {_origin(theirs)}, here from {_origin(ours)}"
+            unchecked.append(f"rows of {name}: {origins}; name the same data with {named('data')}")
         else:
             wrong.append(f"rows of {name} are not those of the data here.")
     try:
         if corpus_identity(file.protocol.corpus) != submission.cells[0].recipe.get("corpus"):
-            wrong.append(f"the corpus {file.protocol.corpus} here has other texts.")
+            wrong.append(
+                f"the corpus {file.protocol.corpus} here has other texts; name the right one with "
+                f"{named('corpus')}."
+            )
     except ClbenchError as error:
-        unchecked.append(f"the corpus ({error}); name it with --corpus")
+        unchecked.append(f"{str(error).rstrip('.')}; name it with {named('corpus')}")
     return Outcome(wrong, unchecked, join_names(same) if same else "")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clbench.board.manifest import MANIFEST, facts, files_of
-from clbench.board.submission import Find, Lines, Submission
+from clbench.board.submission import Find, Lines, Submission, missing
 from clbench.core.errors import count, join_names
 from clbench.core.files import digest
 from clbench.methods.base import METHODS
@@ -30,21 +30,21 @@ def is_well_formed(submission: Submission) -> Lines:
     listed, here = submission.manifest.files, files_of(submission.folder)
     for name in sorted({*listed, *here}):
         if name not in here:
-            yield f"{name} is missing."
+            yield missing(submission.folder / name)
         elif name not in listed:
             yield f"{name} is not listed in {MANIFEST}."
         elif listed[name] != here[name]:
             yield f"{name} is not the file that {MANIFEST} lists: its SHA-256 differs."
     for path in sorted(submission.folder.rglob("*")):
         if path.is_symlink():
-            yield f"{path.relative_to(submission.folder)} is a link."
+            yield f"{path.relative_to(submission.folder)} is a link, not a file."
     for line in strange_members(submission.folder):
         yield f"{ARCHIVE}: {line}"
     plugins = submission.suite.get("plugins", {})
     for name, mark in plugins.items():
         path = submission.folder / "plugins" / name
         if Path(name).name != name or not path.is_file() or digest(path) != mark:
-            yield f"plugins/{name} is not the plug-in of the run."
+            yield f"plugins/{name} is not the plug-in that suite.json lists: its digest differs."
     for name in here:
         if name.startswith("plugins/"):
             if name.removeprefix("plugins/") not in plugins:
@@ -89,7 +89,7 @@ def chooses_no_seed(submission: Submission) -> Lines:
     """Yield gaps in the seeds, and seeds that only some methods have."""
     seeds = sorted(submission.file.seeds)
     if len({*seeds}) < len(seeds):
-        yield f"seeds {', '.join(map(str, seeds))} are not all different."
+        yield f"suite.json: seeds {', '.join(map(str, seeds))} are not all different."
     declared = None
     if (name := submission.suite["name"]) in packaged_files("scenarios"):
         declared = sorted(read_suite(name).file.seeds)
@@ -150,7 +150,7 @@ def has_one_recipe(submission: Submission) -> Lines:
         same |= {f"rows of {name}": rows for name, rows in cell.recipe.get("tasks", {}).items()}
         for name, value in same.items():
             if common.setdefault(name, value) != value:
-                yield f"{cell.key}: {name} differ from those of other cells."
+                yield f"{cell.key} and other cells differ in: {name}."
 
 
 def _protocol(protocol: Protocol, spec: ScenarioSpec) -> dict[str, Any]:
@@ -170,9 +170,9 @@ def is_not_tuned_on_reported_rows(submission: Submission) -> Lines:
     """Yield what was tuned on reported rows or seeds, or scored on rows that were tuned on."""
     protocol = submission.file.protocol
     if protocol.score_on != "validation":
-        yield f"scores are on the rows for tuning (score_on = {protocol.score_on!r})."
+        yield f"suite.json: score_on = {protocol.score_on!r}: scores are on the rows for tuning."
     if protocol.smoke:
-        yield "it is a smoke run, which says nothing."
+        yield "suite.json: smoke = true: a smoke run says nothing."
     searched: dict[str, set[int]] = {}
     for cell in submission.cells:
         searched.setdefault(cell.baseline, set()).update(cell.search.get("seeds", []))

@@ -6,6 +6,7 @@ choose them.
 
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from clbench.board.agreement import compare
@@ -13,7 +14,7 @@ from clbench.board.manifest import MANIFEST, sha256
 from clbench.board.retrain import OtherRecipeError, train
 from clbench.board.sandbox import FailedCodeError, train_in_sandbox
 from clbench.board.submission import Outcome, Submission
-from clbench.core.errors import ClbenchError
+from clbench.core.errors import ClbenchError, named
 from clbench.core.files import digest
 from clbench.results.resume import first_difference
 from clbench.suite.plan import RECIPE_VERSION
@@ -30,25 +31,35 @@ def draw(submission: Submission, number: int, salt: str = "") -> list[str]:
     return sorted(random.Random(seed).sample(keys, min(number, len(keys))))
 
 
-def rerun(submission: Submission, number: int, salt: str, out: Path, *, trust: bool) -> Outcome:
-    """Train `number` cells again in the folder `out`, and compare them with the submission.
+def rerun(
+    submission: Submission,
+    keys: Sequence[str],
+    out: Path,
+    *,
+    trust: bool = False,
+    threads: int | None = None,
+) -> Outcome:
+    """Train cells again in the folder `out`, and compare them with the submission.
 
-    With `trust`, code of the submission runs in this process.
+    With `trust`, code of the submission runs in this process. `threads` are those of PyTorch; None
+    leaves their number unchanged.
     """
-    keys = draw(submission, number, salt)
     version = submission.cells[0].recipe.get("version")
     if version != RECIPE_VERSION:
         what = f"recipes of version {version}, and this clbench trains version {RECIPE_VERSION}"
-        return Outcome(unchecked=[f"it has {what}"])
+        writer = submission.manifest.clbench
+        return Outcome(unchecked=[f"it has {what}; use clbench {writer}, which wrote it"])
     if submission.has_code and not trust and not shutil.which("bwrap"):
         what = "it brings code of its own, and there is no bubblewrap (bwrap) here to run it in"
-        return Outcome(unchecked=[f"{what}; install it, or use --trust in a container"])
+        remedy = f"install it, or use {named('trust', True)} in a container"
+        return Outcome(unchecked=[f"{what}; {remedy}"])
     drawn = {cell.key: cell for cell in submission.cells if cell.key in keys}
     try:
         if submission.has_code and not trust:
-            ours = train_in_sandbox(submission, drawn, out)
+            ours = train_in_sandbox(submission, drawn, out, threads)
         else:
-            ours = train(submission, {key: cell.fingerprint for key, cell in drawn.items()}, out)
+            fingerprints = {key: cell.fingerprint for key, cell in drawn.items()}
+            ours = train(submission, fingerprints, out, threads)
     except OtherRecipeError as error:
         difference = first_difference(drawn[error.key].recipe, error.recipe)
         return Outcome([f"{error.key} {difference or 'has another recipe'} here."])

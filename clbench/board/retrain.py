@@ -25,14 +25,17 @@ class OtherRecipeError(ClbenchError):
         self.key, self.recipe = key, recipe
 
 
-def train(submission: Submission, fingerprints: Mapping[str, str], out: Path) -> list[CellResult]:
+def train(
+    submission: Submission, fingerprints: Mapping[str, str], out: Path, threads: int | None = None
+) -> list[CellResult]:
     """Train cells of a submission in the folder `out`; imports its plug-ins.
 
     Needs no file of it but ``suite.json`` and the plug-ins. `fingerprints` are those of the cells,
-    by key. Raises an OtherRecipeError if a cell would be another one here, and a ClbenchError if
-    what it needs is not here.
+    by key; `threads` as in `clbench.board.rerun.rerun`. Raises an OtherRecipeError if a cell would
+    be another one here, and a ClbenchError if what it needs is not here.
     """
     from clbench.api import execute
+    from clbench.runner.resources import Resources
     from clbench.runner.run_state import read_run_state
 
     paths = [submission.folder / "plugins" / name for name in submission.suite.get("plugins", {})]
@@ -49,7 +52,7 @@ def train(submission: Submission, fingerprints: Mapping[str, str], out: Path) ->
     for cell in plan.cells:
         if cell.fingerprint != fingerprints[cell.key]:
             raise OtherRecipeError(cell.key, plain(cell.recipe))
-    return list(execute(read_run_state(plan)).cells)
+    return list(execute(read_run_state(plan), Resources(threads=threads)).cells)
 
 
 def main(text: str) -> None:
@@ -58,7 +61,7 @@ def main(text: str) -> None:
     data = Path(work["data"]) if work["data"] else None
     submission = Submission(Path(work["folder"]), data, work["model"], work["corpus"])
     try:
-        train(submission, work["fingerprints"], Path(work["out"]))
+        train(submission, work["fingerprints"], Path(work["out"]), work["threads"])
     except ClbenchError as error:
         raise SystemExit(str(error)) from error
 

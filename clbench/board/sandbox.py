@@ -29,7 +29,10 @@ class FailedCodeError(ClbenchError):
 
 
 def train_in_sandbox(
-    submission: Submission, drawn: Mapping[str, CellResult], out: Path
+    submission: Submission,
+    drawn: Mapping[str, CellResult],
+    out: Path,
+    threads: int | None = None,
 ) -> list[CellResult]:
     """Do what `clbench.board.retrain.train` does, in a process without network.
 
@@ -46,6 +49,7 @@ def train_in_sandbox(
         "corpus": submission.corpus and str(Path(submission.corpus).resolve()),
         "fingerprints": {key: cell.fingerprint for key, cell in drawn.items()},
         "out": str(out.resolve()),
+        "threads": threads,
     }
     words, environment = _sandbox(submission, out)
     command = [*words, sys.executable, "-m", "clbench.board.retrain", json.dumps(work)]
@@ -61,6 +65,8 @@ def train_in_sandbox(
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         reason = lines[-1][:300] if lines else f"exit code {done.returncode}"
+        if reason.startswith("bwrap: "):
+            raise ClbenchError(f"the sandbox did not start: {reason}")
         raise FailedCodeError(f"its code failed in the sandbox: {reason}")
     return [cell for cell in Store(out).read().cells if cell.key in drawn]
 

@@ -1,6 +1,7 @@
 """Write the board: an index, and a page for each suite, submission and method."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from clbench.report.sentences import MARKS
 from clbench.results.published import published
 from clbench.results.score_tables import failures, has_value, means, score_rows
 from clbench.suite.baselines import read_baseline
-from clbench.suite.read import packaged_files
+from clbench.suite.read import packaged_files, read_suite
 
 MARKER = " – clbench board</title>"
 """What every page of a board has, so that no other file is overwritten."""
@@ -35,7 +36,8 @@ MOST_FIGURES = 12
 """Most figures on the page of a suite."""
 
 Suite = Mapping[str, Any]
-"""Its `name`, and lists of its `entries`, `tables`, and rows of `published` results."""
+"""Its `name` and `description`, and lists of its `entries`, `tables`, and rows of `published`
+results."""
 
 
 @checks_arguments
@@ -90,12 +92,32 @@ def _suites(entries: Sequence[Entry]) -> list[Suite]:
     theirs: dict[str, list[Any]] = {}
     for row in published().to_dict("records"):
         theirs.setdefault(row["suite"] or "single tasks", []).append(row)
+    packaged = packaged_files("scenarios")
     suites: list[Suite] = [
-        {"name": name, "entries": some, "tables": suite_tables(some)}
-        | {"published": theirs.get(name, [])}
+        {
+            "name": name,
+            "description": _description(name, some, packaged),
+            "entries": some,
+            "tables": suite_tables(some),
+            "published": theirs.get(name, []),
+        }
         for name, some in (ours | {name: [] for name in theirs if name not in ours}).items()
     ]
     return sorted(suites, key=lambda suite: (not suite["tables"], not suite["entries"]))
+
+
+def _description(name: str, entries: Sequence[Entry], packaged: Container[str]) -> str:
+    """Return one description of a suite: that of the packaged one, else the first of an entry."""
+    if name in packaged:
+        return read_suite(name).file.description
+    return next((each.description for each in entries if each.description), "")
+
+
+def _titles(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return the title of each entry by its name, with the name if another is called so."""
+    titles = {each.name: each.manifest.name if each.manifest else each.name for each in entries}
+    times = Counter(titles.values())
+    return {name: text if times[text] == 1 else f"{text} ({name})" for name, text in titles.items()}
 
 
 def _figures(suite: Suite) -> Sequence[Plan]:
@@ -135,7 +157,15 @@ def _pages(
         "entry_files": folders(each.name for each in entries),
         "method_files": {name: methods[method] for name, method in names.items()} | methods,
     }
-    shared = {**files, "columns": COLUMNS, "costs": COSTS, "marks": MARKS, "version": __version__}
+    titles = _titles(entries)
+    shared = {
+        **files,
+        "titles": titles,
+        "columns": COLUMNS,
+        "costs": COSTS,
+        "marks": MARKS,
+        "version": __version__,
+    }
 
     def page(kind: str, title: str, file: str = "index", **values: Any) -> tuple[str, str]:
         content = {**shared, "root": "../" if "/" in file else "", "title": title, **values}
@@ -154,7 +184,7 @@ def _pages(
         table = means(score_rows(each.cells, each.question.reference))
         yield page(
             "submission",
-            each.manifest.name if each.manifest else each.name,
+            titles[each.name],
             f"submissions/{files['entry_files'][each.name]}",
             entry=each, notes=[GROWN] * has_grown(each.suite), failures=failures(each.cells),
             facts=facts(each.cells), settings=settings,

@@ -1,6 +1,6 @@
 """A submission as its checks see it, and what a check is."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any
 
 from clbench.board.manifest import Manifest, read_manifest
 from clbench.core.errors import ClbenchError, RunFolderError, explain
+from clbench.results.archive import ARCHIVE
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
 from clbench.suite.read import packaged_files
@@ -29,15 +30,38 @@ Find = Callable[["Submission"], Iterable[str] | Outcome]
 """A check: returns what is wrong, or an outcome."""
 
 
-def outcome_of(find: Find, submission: "Submission") -> Outcome:
-    """Return what a check finds; a submission that cannot be read so far is wrong."""
-    try:
-        found = find(submission)
-        return found if isinstance(found, Outcome) else Outcome(list(found))
-    except ClbenchError as error:
-        return Outcome([str(error)])
-    except Exception as error:  # files of others may hold anything
-        return Outcome([f"cannot be read: {explain(error)}"])
+def make_checks(
+    checks: Mapping[str, Find], submission: "Submission"
+) -> Iterator[tuple[str, Outcome]]:
+    """Yield each check by name with what it finds; a submission that cannot be read is wrong.
+
+    What stops several checks, such as a damaged file, is wrong in the first of them alone; the
+    others are not checked.
+    """
+    told: dict[str, str] = {}  # each line on what is wrong, with the check that said it first
+    for name, find in checks.items():
+        outcome = Outcome()
+        try:
+            found = find(submission)
+            if isinstance(found, Outcome):
+                outcome = found
+            else:
+                for line in found:
+                    outcome.wrong.append(line)
+        except Exception as error:  # files of others may hold anything
+            is_ours = isinstance(error, ClbenchError)
+            line = str(error) if is_ours else f"cannot be read: {explain(error)}"
+            if line in told:
+                outcome.unchecked.append(f"see {told[line]}")
+            elif line not in outcome.wrong:
+                outcome.wrong.append(line)
+        told |= {line: name for line in outcome.wrong if line not in told}
+        yield name, outcome
+
+
+def missing(path: Path) -> str:
+    """Return the message on a file without which there is no submission."""
+    return f"{path} is missing. Restore it."
 
 
 @dataclass(frozen=True)
@@ -65,19 +89,24 @@ class Submission:
     @cached_property
     def suite(self) -> dict[str, Any]:
         """The content of ``suite.json``; a RunFolderError if it is not that of a suite."""
+        path = self.store.suite_path
+        if not path.exists():
+            raise RunFolderError(missing(path))
         if not (suite := self.store.read_suite()):
-            raise RunFolderError("suite.json is missing, or not the suite of a run.")
+            raise RunFolderError(f"{path} is damaged, or not the suite of a run. Restore it.")
         return suite
 
     @cached_property
     def cells(self) -> list[CellResult]:
         """The cells; a RunFolderError if one is broken."""
-        self.store.require()
+        archive = self.folder / ARCHIVE
+        if not archive.exists() and not self.store.cells.is_dir():
+            raise RunFolderError(missing(archive))
         content = self.store.read()
         if content.broken:
-            raise RunFolderError(content.broken_lines(())[0])
+            raise RunFolderError(content.broken[0].line("Restore it, or run its cell again."))
         if not content.cells:
-            raise RunFolderError("it has no cells.")
+            raise RunFolderError(f"{archive} has no cells. Restore it.")
         return content.cells
 
     @cached_property
@@ -105,7 +134,8 @@ class Submission:
         except (ValueError, KeyError, AttributeError) as error:
             first = error.errors()[0]["loc"] if hasattr(error, "errors") else [error.args[0]]
             raise RunFolderError(
-                f"suite.json: {'.'.join(map(str, first))} is not valid."
+                f"{self.store.suite_path}: {'.'.join(map(str, first))} is missing or not valid. "
+                "Restore it."
             ) from error
 
     @property

@@ -22,10 +22,16 @@ from clbench.board.manifest import (
     without_paths,
 )
 from clbench.board.reported import REPORTED
-from clbench.board.submission import Submission, outcome_of
+from clbench.board.submission import Submission, make_checks
 from clbench.core import __version__
-from clbench.core.errors import ModelError, RunFolderError, SettingsError
-from clbench.core.files import LOCK, digest, read_file, whole_folder, write_atomically
+from clbench.core.errors import (
+    ModelError,
+    RunFolderError,
+    SettingsError,
+    describe_errors,
+    named,
+)
+from clbench.core.files import LOCK, digest, read_file, user_path, whole_folder, write_atomically
 from clbench.models.folder import weight_files
 from clbench.models.locate import local_folder
 from clbench.results.archive import compress
@@ -68,18 +74,21 @@ def submit(
     SettingsError
         If `name`, `url` or `contact` cannot be written.
     """
-    store = Store(Path(run))
+    store, out = Store(Path(run)), user_path(out, named("out"))
     store.require()
+    if out.resolve().is_relative_to(store.out.resolve()):
+        raise RunFolderError(f"{named('out')} {out}: is in the run's folder. Give one outside it.")
     content = store.read()
-    if content.broken or content.missing:
-        raise RunFolderError(content.broken_lines(())[0])
+    if content.broken:
+        raise RunFolderError(content.broken[0].line("Run the suite again."))
+    if content.missing:
+        raise RunFolderError(f"{run}: {content.broken_lines(())[0]}")
     suite = store.read_suite()
     if not suite:
-        raise RunFolderError(f"{store.suite_path} cannot be read. Run the suite again.")
+        raise RunFolderError(f"{store.suite_path} is missing or damaged. Run the suite again.")
     if not content.cells:
-        raise RunFolderError(f"{run} has no cells. Give the folder of a run, its --out.")
+        raise RunFolderError(f"{run} has no cells. Give the folder of a run.")
     plugins = {file: _plugin(file, mark, suite) for file, mark in suite.get("plugins", {}).items()}
-    out = Path(out)
     notes: list[str] = []
     with whole_folder(out) as part:
         for cell in content.cells:
@@ -106,10 +115,11 @@ def submit(
         write_atomically(part / MANIFEST, manifest.to_json())
         submission = Submission(part)
         if wrong := [
-            line for find in REPORTED.values() for line in outcome_of(find, submission).wrong
+            line for _, outcome in make_checks(REPORTED, submission) for line in outcome.wrong
         ]:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            raise RunFolderError(f"{run} cannot be submitted: {wrong[0]}{more}")
+            first = wrong[0].replace(str(part), str(run))
+            raise RunFolderError(f"{run} cannot be submitted: {first}{more}")
     return notes
 
 
@@ -164,14 +174,22 @@ def _weights(model: str, suite: dict[str, Any]) -> dict[str, str]:
 def _manifest(fields: dict[str, str], **others: Any) -> Manifest:
     for key, text in fields.items():
         if text != without_paths(text):
-            raise SettingsError(f"--{key} {text!r}: names a folder of this machine.")
+            raise SettingsError(
+                f"{named(key)} {text!r}: names a folder of this machine. Leave it out."
+            )
     content = {"created": f"{datetime.now(UTC):%Y-%m-%d}", "clbench": __version__}
     try:
         return Manifest.model_validate(content | fields | others)
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
-        expected = "must begin with http:// or https://" if key == "url" else "is empty or no text"
-        raise SettingsError(f"--{key} {fields.get(key, '')!r}: {expected}.") from error
+        if key not in fields:
+            raise RunFolderError(f"{MANIFEST}: {describe_errors(error)[0]}") from error
+        expected = (
+            "must begin with http:// or https://"
+            if key == "url"
+            else "is empty or no text. Give one"
+        )
+        raise SettingsError(f"{named(key)} {fields[key]!r}: {expected}.") from error
 
 
 def _named_here(folder: Path) -> list[str]:

@@ -1,13 +1,16 @@
 """Tables of the board: the methods of all entries of a suite that can be compared."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from clbench.board.agreement import largest_gap
 from clbench.board.entries import Entry
 from clbench.board.manifest import GRADES, UNVERIFIED
+from clbench.core.errors import count, join_names
 from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.ranks import Ranking, rank_methods
 from clbench.results.resume import first_difference
@@ -66,6 +69,7 @@ class Table:
     alpha: float
     ranking: Ranking
     rows: tuple[Row, ...]
+    disagreements: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -110,8 +114,37 @@ def suite_tables(entries: Iterable[Entry]) -> list[Table]:
             text = first_difference(now, earlier.setdefault(title, now), sections=[*now]) or ""
             note = text.removeprefix("was run with ").replace(", now ", " instead of ")
             is_first = not any({*scope} < {*whole} for whole in wholes)
-            tables.append(_table(rows, title, note, names, is_first))
-    return tables
+            table = _table(rows, title, note, names, is_first)
+            tables.append(replace(table, disagreements=_disagreements(results, scope)))
+    times = Counter(table.heading for table in tables)
+    return [_with_names(table) if times[table.heading] > 1 else table for table in tables]
+
+
+def _with_names(table: Table) -> Table:
+    """Return a table whose note also names its entries, to tell it from one of the same title."""
+    names = dict.fromkeys(each.name for row in table.rows for each in (row.entry, *row.also))
+    return replace(table, note="; ".join(filter(None, [table.note, f"of {', '.join(names)}"])))
+
+
+def _disagreements(results: Sequence[Entry], scope: Sequence[str]) -> tuple[str, ...]:
+    """Return a line on every two entries whose cells of one recipe differ by more than machines do.
+
+    How far machines differ is in `clbench.board.agreement.NOISE`.
+    """
+    first: dict[tuple[str, str], tuple[Entry, CellResult]] = {}
+    gaps: dict[tuple[str, str], dict[str, float]] = {}
+    for each in results:
+        for cell in each.cells:
+            if cell.status != "ok" or each.condition[cell.key] not in scope:
+                continue
+            entry, theirs = first.setdefault((cell.key, cell.fingerprint), (each, cell))
+            if gap := largest_gap(theirs, cell):
+                gaps.setdefault((entry.name, each.name), {})[cell.key] = gap
+    return tuple(
+        f"{one} and {other} do not agree on {count(len(own), 'cell')} of the same recipe: scores "
+        f"differ by up to {max(own.values()):.3f}, more than machines do ({join_names(own)})."
+        for (one, other), own in gaps.items()
+    )
 
 
 def _table(

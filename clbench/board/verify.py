@@ -18,9 +18,10 @@ from clbench.board.manifest import (
 )
 from clbench.board.recomputed import RECOMPUTED
 from clbench.board.reported import REPORTED
-from clbench.board.rerun import rerun
-from clbench.board.submission import Find, Outcome, Submission, outcome_of
+from clbench.board.rerun import draw, rerun
+from clbench.board.submission import Find, Outcome, Submission, make_checks
 from clbench.core import __version__
+from clbench.core.errors import join_names
 from clbench.core.files import write_atomically
 
 
@@ -81,6 +82,7 @@ def verify(
     corpus: str | Path | None = None,
     salt: str = "",
     trust: bool = False,
+    threads: int | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Verification:
     """Check a submission as far as this machine can.
@@ -98,6 +100,8 @@ def verify(
         Text that also decides which cells are drawn, so that nobody can foresee them.
     trust
         Whether code of the submission may run in this process.
+    threads
+        CPU threads to train with; by default those of PyTorch, which ``OMP_NUM_THREADS`` limits.
     tell
         Called with what is done next, where it takes long.
 
@@ -120,9 +124,8 @@ def verify(
     def make(grade: str, checks: Mapping[str, Find]) -> None:
         """Make the checks of a grade, unless something is wrong already."""
         if not any(each.outcome.wrong for each in found):
-            found.extend(
-                Checked(grade, n, outcome_of(find, submission)) for n, find in checks.items()
-            )
+            made = make_checks(checks, submission)
+            found.extend(Checked(grade, name, outcome) for name, outcome in made)
 
     make(GRADES[0], REPORTED)
     make(GRADES[1], RECOMPUTED)
@@ -132,9 +135,14 @@ def verify(
         ) as out:
 
             def train_again(submission: Submission) -> Outcome:
-                drawn = min(again, len(submission.cells))
-                tell(f"training {drawn} of {len(submission.cells)} cells again")
-                return rerun(submission, again, salt, Path(out), trust=trust)
+                keys = draw(submission, again, salt)
+                drawn = [cell for cell in submission.cells if cell.key in keys]
+                seconds = sum(cell.train_seconds or 0.0 for cell in drawn)
+                tell(
+                    f"training {len(keys)} of {len(submission.cells)} cells again, which took "
+                    f"{seconds:.0f} s there: {join_names(keys)}"
+                )
+                return rerun(submission, keys, Path(out), trust=trust, threads=threads)
 
             make(GRADES[2], {"trained again": train_again})
     return Verification(Path(folder), tuple(found))

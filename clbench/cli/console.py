@@ -110,11 +110,16 @@ def show_rows(
 def working(text: str) -> Iterator[Callable[[str], None]]:
     """Show on stderr what is being done; yields a function that shows another text.
 
-    Outside a terminal, each text is a line, with the time that has passed.
+    Outside a terminal, each text is a line, with the time after which it is shown.
     """
     console, start = err(), time.monotonic()
     if not console.is_terminal:
-        yield lambda text: note(f"{text} ({duration(time.monotonic() - start)})")
+
+        def show(text: str) -> None:
+            seconds = time.monotonic() - start
+            note(f"{text} (after {duration(seconds)})" if seconds >= 1 else text)
+
+        yield show
         return
     with console.status(console.render_str(text)) as status:
         yield lambda text: status.update(console.render_str(text))

@@ -7,6 +7,7 @@ from clbench.cli.arguments import Only, argument, command
 from clbench.cli.console import note, say, show_rows, working
 from clbench.core.errors import MOST_NAMES, SettingsError, named
 from clbench.core.options import Option, where
+from clbench.runner.resources import Resources
 from clbench.suite.options import RunOptions
 
 
@@ -33,6 +34,9 @@ def submit(
 def verify(
     folder: Annotated[Path, argument("DIR", "Folder of a submission.")],
     options: Annotated[RunOptions, Only("data model corpus")],
+    resources: Annotated[
+        Resources, Only("threads", threads="PyTorch's: all cores, or OMP_NUM_THREADS")
+    ],
     rerun: Annotated[int, Option("Train N of its cells again.", "N")] = 0,
     salt: Annotated[
         str,
@@ -66,14 +70,13 @@ def verify(
             corpus=options.corpus,
             salt=salt,
             trust=trust,
+            threads=resources.threads,
             tell=tell,
         )
-    rows, said = [], set[str]()
+    rows = []
     for _, name, outcome in found.checks:
-        wrong = [line for line in outcome.wrong if line not in said] or outcome.wrong[:1]
-        lines = [f"fails: {'as above' if line in said else line}" for line in wrong[:MOST_NAMES]]
-        said |= {*wrong}
-        if more := len(wrong) - len(lines):
+        lines = [f"fails: {line}" for line in outcome.wrong[:MOST_NAMES]]
+        if more := len(outcome.wrong) - len(lines):
             lines.append(f"fails {more} times more")
         lines += [f"not checked: {line}" for line in outcome.unchecked[:MOST_NAMES]]
         first, *rest = lines or [f"holds: {outcome.says}".removesuffix(": ")]
@@ -81,6 +84,8 @@ def verify(
     show_rows(rows)
     if write:
         note(f"Written: {write_verification(found)}")
+    if not found.holds:
+        note("If the submission is yours, mend what fails in the run, and submit it again.")
     say(f"Grade: {found.grade or 'none'}")
     return 0 if found.holds else 1
 

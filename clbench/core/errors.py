@@ -93,8 +93,8 @@ def did_you_mean(name: str, candidates: Iterable[str], see: str = "") -> str:
 
 def join_names(names: Iterable[str]) -> str:
     """Return names with commas, ``none`` without any; a long list ends with ``and 5 more``."""
-    # The column names of a data file without a header are whole texts.
-    short = [name if len(name) <= 40 else f"{name[:39]}…" for name in names]
+    # The column names of a data file without a header are whole texts; keys of cells are shorter.
+    short = [name if len(name) <= 80 else f"{name[:79]}…" for name in names]
     if len(short) > MOST_NAMES:
         return f"{', '.join(short[: MOST_NAMES - 2])} and {len(short) - MOST_NAMES + 2} more"
     return ", ".join(short) or "none"

@@ -256,7 +256,7 @@ def as_folder_error(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RunFolderError(
             f"{path} cannot be written: {error.strerror or error}. "
-            f"{remedy(error).capitalize()}, or choose another {named('out')}."
+            f"{remedy(error).capitalize()}, or choose another folder."
         ) from error
 
 
@@ -316,9 +316,9 @@ def whole_folder(out: Path) -> Iterator[Path]:
     with as_folder_error(out):
         out = out.resolve()
         if out.exists() and (out.is_file() or any(out.iterdir())):
-            raise RunFolderError(f"{out} exists and is not empty. Give a new folder with --out.")
+            raise RunFolderError(f"{out} exists and is not empty. Give a new {named('out')}.")
         if out.exists() and (out.is_mount() or out == Path.cwd()):
-            raise RunFolderError(f"{out} cannot be replaced. Give a new folder in it with --out.")
+            raise RunFolderError(f"{out} cannot be replaced. Give a new folder in it.")
     part = out.with_name(f".{out.name}.part")
     with suppress(_Unwritten), locked(part, marker=out):
         for old in part.iterdir():

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from clbench.core.errors import RunFolderError, named
-from clbench.core.files import as_folder_error, locked, read_file, write_atomically
+from clbench.core.errors import RunFolderError
+from clbench.core.files import as_folder_error, locked, read_file, remedy, write_atomically
 
 ARCHIVE = "cells.tar.xz"
 CELL = re.compile(r"cells/[^/.][^/]*\.json")
@@ -64,15 +64,18 @@ def _members(folder: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
     try:
         content = unpack.decompress(read_file(path), LARGEST)
         if not unpack.eof:
-            raise lzma.LZMAError(f"cut short, or larger than {LARGEST:,} bytes")
+            is_short = unpack.needs_input
+            raise lzma.LZMAError("cut short" if is_short else f"unpacks to over {LARGEST:,} bytes")
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             members = [(m, archive.extractfile(m) if m.isfile() else None) for m in archive]
             return [(member, file.read() if file else b"") for member, file in members]
     except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise RunFolderError(
+            f"{path} cannot be read: {error.strerror or error}. {remedy(error).capitalize()}."
+        ) from error
     except (lzma.LZMAError, EOFError, tarfile.TarError) as error:
         raise RunFolderError(
-            f"{path} is damaged ({error}). Restore it, or choose another {named('out')}."
+            f"{path} is damaged ({error}). Restore it, or run the suite in another folder."
         ) from error
 
 
@@ -97,9 +100,7 @@ def compress(folder: Path) -> Path:
     path, files = folder / ARCHIVE, cell_files(folder)
     cells = read_archive(folder) | {file.name: read_file(file) for file in files}
     if not cells:
-        raise RunFolderError(
-            f"{folder} has no cells. Give the folder of a run, its {named('out')}."
-        )
+        raise RunFolderError(f"{folder} has no cells. Give the folder of a run.")
     with as_folder_error(path):
         write_atomically(path, _packed(cells))  # flushed: its sources are deleted next
         for file in files:

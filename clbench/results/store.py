@@ -42,6 +42,11 @@ class BrokenFile:
     error: str
     moved_to: Path | None = None
 
+    def line(self, remedy: str) -> str:
+        """Return a line on the file, which ends with what becomes of it or what to do."""
+        where = f"; moved to {self.moved_to}" if self.moved_to else ""
+        return f"{self.path} is not a valid cell file ({self.error}){where}. {remedy}"
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -54,9 +59,7 @@ class Cells:
     def broken_lines(self, rerun: Container[str]) -> list[str]:
         """Return notes on broken and missing files; `rerun` are the keys that will run again."""
         lines = [
-            f"{file.path} is not a valid cell file ({file.error})"
-            + (f"; moved to {file.moved_to}." if file.moved_to else ".")
-            + (" It will be run again." if file.path.stem in rerun else " It is left out.")
+            file.line("It will be run again." if file.path.stem in rerun else "It is left out.")
             for file in self.broken[:MOST_NAMES]
         ]
         if rest := len(self.broken) - len(lines):
@@ -287,7 +290,7 @@ class Store:
         if self.out.exists():
             no_run = f"holds no run: it has no folder cells/ and no {ARCHIVE}"
             problem = f"{self.out} {no_run if self.out.is_dir() else 'is a file'}"
-        raise RunFolderError(f"{problem}. Give the folder of a run, its {named('out')}.")
+        raise RunFolderError(f"{problem}. Give the folder of a run.")
 
     def check(self, suite: str | None = None, looks: Sequence[int] | None = None) -> None:
         """Raise a RunFolderError unless a run of the suite with this name may write here.
@@ -383,7 +386,7 @@ def _read_cell(path: Path, content: bytes | None) -> CellResult | str:
         if first["loc"] == ("schema_version",) and newer:
             raise RunFolderError(
                 f"{path} was written by a newer clbench (schema {version}; this one reads "
-                f"{SCHEMA_VERSION}). Update clbench, or choose another {named('out')}."
+                f"{SCHEMA_VERSION}). Update clbench, or choose another folder."
             ) from error
         if first["type"] == "json_invalid":
             return "truncated or not JSON"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +12,7 @@ import pytest
 from helpers.boards import make_entry, manifest, verify_entry
 
 import clbench.board
-from clbench.board.entries import FIELDS, read_entries
+from clbench.board.entries import FIELDS, PLACES, read_entries
 from clbench.board.manifest import UNVERIFIED
 from clbench.core.errors import RunFolderError
 from clbench.results.score_tables import load_run
@@ -47,6 +49,26 @@ def test_the_frame_has_a_row_for_each_cell(tmp_path: Path) -> None:
     own = frame[frame["submission"] == "first"].drop(columns=list(FIELDS))
     pd.testing.assert_frame_equal(own, load_run(first).frame, check_like=True)
     pd.testing.assert_frame_equal(clbench.board.load(str(tmp_path)), frame)
+
+
+def test_a_clone_has_a_place_for_submissions_which_may_be_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    name = "results/community/replay-20/manifest.json"
+    ignored = subprocess.run(["git", "-C", ROOT, "check-ignore", "-q", name], check=False)
+    assert ignored.returncode != 0  # or nobody could add a submission
+    monkeypatch.chdir(tmp_path)
+    for place in PLACES:
+        Path(place).mkdir(parents=True)
+        shutil.copy(ROOT / PLACES[1] / "README.md", place)
+    make_entry(tmp_path / PLACES[0] / "run")
+    assert {*clbench.board.load()["submission"]} == {"run"}
+    with pytest.raises(RunFolderError, match=r"community holds no submission and no run\. Give an"):
+        read_entries([PLACES[1]])
+    make_entry(tmp_path / PLACES[1] / "other")
+    assert {*clbench.board.load()["submission"]} == {"run", "other"}
+    assert not [warning for warning in recwarn if "is left out" in str(warning.message)]
+    assert [each.name for each in read_entries([PLACES[1]])[0]] == ["other"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"grade": "best"}', '{"grade": 3}'])

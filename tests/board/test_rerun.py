@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -213,9 +214,9 @@ def test_code_of_a_submission_runs_in_a_sandbox_or_not_at_all(
     assert found.holds
     if shutil.which("bwrap"):
         monkeypatch.setenv("NOSY_TOKEN", "x")
-        found = verify(nosy, again=1, **places)
+        found = verify(nosy, again=1, threads=1, **places)
         outcome = found.checks[-1].outcome
-        if "bwrap: " in str(outcome.wrong):
+        if "bwrap: " in str(outcome.unchecked):
             pytest.skip("containers cannot be nested here")
         assert not outcome.wrong, outcome
         assert outcome.says.endswith("scores by up to 0.0000")
@@ -232,6 +233,36 @@ def test_code_that_looks_around_finds_what_no_sandbox_keeps_from_it(
     command = [sys.executable, "-m", "clbench", "verify", *words, "--rerun", "1", "--trust"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, "reads files" in done.stdout) == (1, True), done
+
+
+def test_a_sandbox_that_does_not_start_says_nothing_of_the_submission(
+    quick: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.CompletedProcess("bwrap", 1, "", "bwrap: setting up uid map: Not permitted")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(Submission, "has_code", True)
+    outcome = verify(quick, again=1).checks[-1].outcome
+    assert not outcome.wrong
+    assert "the sandbox did not start: bwrap: setting up uid map" in outcome.unchecked[0]
+
+
+def test_cells_are_trained_with_the_threads_that_are_asked_for(
+    quick: Path, monkeypatch: pytest.MonkeyPatch, clbench: Any
+) -> None:
+    asked = []
+
+    def train(submission: Submission, cells: Any, out: Path, threads: int | None) -> Any:
+        asked.append(threads)
+        return [cell for cell in submission.cells if cell.key in cells]
+
+    monkeypatch.setattr(rerun, "train", train)
+    code, _, err = clbench("verify", str(quick), "--rerun", "1", "--threads", "3")
+    (key,) = rerun.draw(Submission(quick), 1)
+    assert (code, asked) == (0, [3])
+    assert re.match(rf"training 1 of 32 cells again, which took \d+ s there: {key}", err)
+    assert "(0 s)" not in err
+    assert clbench("verify", str(quick), "--rerun", "1", "--threads", "0")[0] == 2
 
 
 def test_a_changed_plugin_cannot_be_submitted(

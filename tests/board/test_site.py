@@ -18,6 +18,7 @@ from clbench.board.site import MARKER
 from clbench.core.errors import RunFolderError
 from clbench.report.files import write_report
 from clbench.results.published import published
+from clbench.suite.read import read_suite
 
 Call = Callable[..., tuple[int, str, str]]
 CHECKED = [
@@ -110,8 +111,8 @@ def test_a_submission_says_how_to_run_it_what_was_verified_and_where_it_ran(site
     text = text_of(site / "submissions" / "other.html")
     for part in (
         "A title", "clbench run recadam-glue", "clbench verify other", "contact: somebody",
-        "recomputed (verified.json, 2026-11-28)", "whole: holds, 12 cells",
-        "rows: holds; not checked: no data", "a processor, cpu, Linux: 8 cells",
+        "recomputed (verified.json, 2026-11-28)", "whole: holds; 12 cells",
+        "rows: not checked: no data", "a processor, cpu, Linux: 8 cells",
         "clbench 0.1.0, torch 2.6",
     ):  # fmt: skip
         assert part in text, part
@@ -134,6 +135,27 @@ def test_all_links_lead_to_a_page_and_nothing_foreign_is_loaded(site: Path) -> N
             assert target.is_file(), (page, link)
             assert not anchor or f'id="{anchor}"' in target.read_text("utf-8"), (page, link)
             assert target.is_relative_to(site.resolve())
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_studies_of_one_title_and_suites_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    same = {"suite": "quick", "fingerprint": "equal"}
+    text = "Suite quick, again."
+    make_entry(tmp_path / "all" / "a", files={"manifest.json": manifest()}, **same)
+    make_entry(tmp_path / "all" / "b", files={"manifest.json": manifest()},
+               methods={"vanilla": 0.8}, suite_fields={"description": text}, **same)  # fmt: skip
+    site = write_board([tmp_path / "all"], tmp_path / "site")[0].parent
+    for name in ("a", "b"):
+        page = site / "submissions" / f"{name}.html"
+        assert f"<h1>A title ({name})</h1>" in page.read_text("utf-8")
+        assert f">A title ({name})</a>" in (site / "index.html").read_text("utf-8")
+    page = site / "suites" / "quick.html"
+    (said,) = re.findall(r"</h1>\s*<p>([^<]*)</p>", page.read_text("utf-8"))
+    assert said == read_suite("quick").file.description
+    before, after = text_of(page).split("Submissions A title (a)")
+    assert text not in before
+    assert f"A title (b) ( unverified ): {text}" in after
+    assert "a and b do not agree on 4 cells of the same recipe" in before
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -222,6 +244,74 @@ def test_the_pages_work_in_a_browser(site: Path, tmp_path: Path) -> None:
         assert found["before"] == ["replay", "ewc", "vanilla"]
         assert found["after"] == ["vanilla", "ewc", "replay"]
         assert found["wide"] <= max(width, 500)  # the least that the browser lays out
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+def test_cards_are_sorted_by_a_menu_with_the_order_of_the_table(site: Path, tmp_path: Path) -> None:
+    script = """
+      const table = document.querySelector("table.sortable");
+      const methods = () => [...table.tBodies[0].rows].map(row => row.cells[1].textContent);
+      const menu = table.previousElementSibling.querySelector("select");
+      const choose = name => {
+        menu.value = [...menu.options].find(option => option.text === name).value;
+        menu.dispatchEvent(new Event("input"));
+        return methods();
+      };
+      const names = [...menu.options].map(option => option.text).slice(0, 5);
+      const result = {names, visible: menu.checkVisibility(), before: methods(),
+        up: choose("average ↑"), down: choose("average ↓"), text: choose("method ↑")};
+      table.tHead.querySelectorAll("button")[0].click();
+      return {...result, follows: menu.selectedOptions[0].text};
+    """
+    for width in (1200, 390):
+        found, console = run_script(site / "suites" / "mine.html", script, tmp_path, width)
+        (site / "suites" / "script.html").unlink()
+        assert console == []
+        assert found["visible"] == (width == 390)
+        assert found["names"] == ["as listed", "rank of 3 ↑", "rank of 3 ↓", "method ↑", "method ↓"]
+        assert found["before"] == found["down"] == ["replay", "ewc", "vanilla"]
+        assert found["up"] == ["vanilla", "ewc", "replay"]
+        assert found["text"] == ["ewc", "replay", "vanilla"]
+        assert found["follows"] == "rank of 3 ↑"
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+def test_find_takes_only_what_is_shown(site: Path, tmp_path: Path) -> None:
+    script = """
+      const box = document.querySelector("[data-find]");
+      const table = document.querySelector("table.filtered");
+      const find = text => {
+        box.value = text;
+        box.dispatchEvent(new Event("input"));
+        const rows = [...table.tBodies[0].rows].filter(row => !row.hidden);
+        return rows.map(row => row.cells[1].textContent);
+      };
+      const hidden = find("better than"), shown = find("Replay"), across = find("whyreplay");
+      find("");
+      table.querySelector("details").open = true;
+      return {hidden, shown, across, opened: find("better than"), all: find("").length};
+    """
+    found, console = run_script(site / "suites" / "mine.html", script, tmp_path)
+    (site / "suites" / "script.html").unlink()
+    assert console == []
+    assert found == {
+        "hidden": [], "shown": ["replay"], "across": [], "opened": ["replay"], "all": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+def test_empty_fields_of_cards_are_a_dash_with_their_name(site: Path, tmp_path: Path) -> None:
+    script = """
+      const text = (cell, part) => getComputedStyle(cell, part).content;
+      return [...document.querySelectorAll(".cards td:empty")].map(
+        cell => [cell.checkVisibility(), text(cell, "::before"), text(cell, "::after")]);
+    """
+    found, console = run_script(site / "index.html", script, tmp_path, 390)
+    (site / "script.html").unlink()
+    assert console == []
+    assert {tuple(cell) for cell in found} == {
+        (True, f'"{name}"', '"–"') for name in ("scenarios", "model", "methods", "submissions")
+    }
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium")

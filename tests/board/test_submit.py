@@ -14,7 +14,9 @@ import pytest
 from helpers.submissions import cells_of
 
 from clbench.board.manifest import facts, read_manifest, read_verified, without_paths
+from clbench.board.submission import Outcome
 from clbench.board.submit import submit
+from clbench.board.verify import verify
 from clbench.cli.app import main
 from clbench.cli.schema import schema_of
 from clbench.core.errors import RunFolderError, SettingsError
@@ -148,7 +150,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(run: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": ""}, "--name '': is empty"),
+        ({"name": ""}, "name '': is empty"),
         ({"name": "Mine", "url": "example.org"}, "must begin with http"),
         ({"name": "Mine", "contact": "/home/bob"}, "names a folder of this machine"),
     ],
@@ -188,3 +190,78 @@ def test_the_commands_write_check_and_grade(
     assert main(["verify", str(tmp_path / "nowhere")]) == 2
     assert main(["verify", str(run)]) == 2
     assert main(["verify", out, "--rerun", "-1"]) == 2
+
+
+def test_a_submission_inside_the_folder_of_its_run_is_refused(run: Path) -> None:
+    before = sorted(run.rglob("*"))
+    for out in (run / "submission", run / "cells" / "new", run):
+        with pytest.raises(RunFolderError, match=r"is in the run's folder\. Give one outside it"):
+            submit(run, "Mine", out)
+    assert sorted(run.rglob("*")) == before
+
+
+def test_the_page_of_a_submission_is_told_in_the_words_of_python(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"^url 'example.org': must begin"):
+        submit(run, "Mine", tmp_path / "out", url="example.org")
+
+
+def submitted(run: Path, folder: Path) -> Path:
+    submit(run, "Mine", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("cut", "cells.tar.xz is damaged (cut short). Restore it, or run the suite in another"),
+        ("no cells", "cells.tar.xz is missing. Restore it."),
+        ("no suite", "suite.json is missing. Restore it."),
+        ("no json", "suite.json is damaged, or not the suite of a run. Restore it."),
+        ("no seeds", "suite.json: seeds is missing or not valid. Restore it."),
+    ],
+    ids=["cut", "no cells", "no suite", "no json", "no seeds"],
+)
+def test_what_stops_several_checks_is_told_once(
+    damage: str,
+    message: str,
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # no line is broken
+    folder = submitted(run, tmp_path / "out")
+    archive, suite = folder / "cells.tar.xz", folder / "suite.json"
+    if damage == "cut":
+        archive.write_bytes(archive.read_bytes()[:3000])
+    elif damage == "no cells":
+        archive.unlink()
+    elif damage == "no suite":
+        suite.unlink()
+    elif damage == "no json":
+        suite.write_text("{")
+    else:
+        content = json.loads(suite.read_text("utf-8"))
+        del content["suite"]["seeds"]
+        suite.write_text(json.dumps(content), "utf-8")
+    capsys.readouterr()
+    assert main(["verify", str(folder)]) == 1
+    out, err = capsys.readouterr()
+    lines = " ".join(out.split())
+    assert lines.count(f"{folder}/{message}") == 1
+    first = "whole matrix" if damage == "no seeds" else "files"
+    assert lines.count(f"not checked: see {first}") >= 3
+    assert "--out" not in out
+    assert err.endswith("mend what fails in the run, and submit it again.\n")
+
+
+def test_what_a_check_found_before_an_error_is_kept(run: Path, tmp_path: Path) -> None:
+    folder = submitted(run, tmp_path / "out")
+    (folder / "cells.tar.xz").write_bytes(b"")
+    found = {check: outcome for _, check, outcome in verify(folder).checks}
+    assert [line.partition(" is ")[2][:7] for line in found["files"].wrong] == [
+        "not the",
+        "damaged",
+    ]
+    assert found["manifest"] == Outcome([], ["see files"])
+    assert verify(folder).grade is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.boards import METHODS, make_entry, verify_entry
@@ -50,7 +51,8 @@ def test_other_conditions_are_another_table(tmp_path: Path) -> None:
     model = make_entry(tmp_path / "third", model="large", protocol={"model": "tiny", "epochs": 3})
     found = tables(first, second, model)
     assert [(len(table.rows), table.ranking.family) for table in found] == [(3, 3)] * 3
-    assert [table.note for table in found][:2] == ["", "epochs = 1 instead of 3"]
+    notes = ["of first", "epochs = 1 instead of 3", "of third"]  # two that would be called alike
+    assert [table.note for table in found] == notes
     assert {row.entry.name for table in found for row in table.rows} == {"first", "second", "third"}
 
 
@@ -74,6 +76,28 @@ def test_cells_that_are_there_already_are_no_new_row(tmp_path: Path) -> None:
     (table,) = tables(first, again)
     assert [row.label for row in table.rows] == ["replay", "ewc", "vanilla"]
     assert [[each.name for each in row.also] for row in table.rows] == [[], [], ["again"]]
+
+
+def test_cells_of_one_recipe_that_do_not_agree_are_named(tmp_path: Path) -> None:
+    same: dict[str, Any] = {"seeds": range(2), "fingerprint": "equal"}
+    first = make_entry(tmp_path / "first", **same)
+    again = make_entry(tmp_path / "again", **same)
+    forged = make_entry(tmp_path / "forged", methods={"vanilla": 0.7, "ewc": 0.5}, **same)
+    (table,) = tables(first, again)
+    assert table.disagreements == ()
+    (table,) = tables(first, again, forged)
+    assert table.disagreements == (
+        "first and forged do not agree on 4 cells of the same recipe: scores differ by up to "
+        "0.200, more than machines do (pair--vanilla--seed0, pair--vanilla--seed1, "
+        "pair--ewc--seed0, pair--ewc--seed1).",
+    )
+    assert [[each.name for each in row.also] for row in table.rows][-1] == ["again", "forged"]
+    # As machines may differ, and with another setting shown, as other versions do.
+    shown = {"settings": {"method": {"new": 1}}}
+    near = make_entry(tmp_path / "near", methods={"vanilla": 0.51}, **same, **shown)
+    own = make_entry(tmp_path / "own", methods={"vanilla": 0.1}, seeds=range(2))  # own recipe
+    (table,) = tables(first, near, own)
+    assert table.disagreements == ()
 
 
 def test_a_higher_grade_comes_first(tmp_path: Path) -> None:

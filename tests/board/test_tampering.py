@@ -115,7 +115,7 @@ def test_what_follows_to_the_last_digit_is_found_by_training_again(
     forge: Forgery, forger: Forger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = ["growing-head--prototypes--seed0", CELL]
-    monkeypatch.setattr("clbench.board.rerun.draw", lambda *_: keys)
+    monkeypatch.setattr("clbench.board.verify.draw", lambda *_: keys)
     forge(forger)
     assert verify(forger.folder).grade == "recomputed"
     found = verify(forger.folder, again=2)
@@ -127,7 +127,7 @@ def test_cells_of_another_machine_agree_when_trained_again(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = ["growing-head--prototypes--seed0", CELL]
-    monkeypatch.setattr("clbench.board.rerun.draw", lambda *_: keys)
+    monkeypatch.setattr("clbench.board.verify.draw", lambda *_: keys)
     found = verify(whole, again=2)
     assert (failed(found), found.grade) == ([], "rerun")
 

@@ -79,7 +79,7 @@ def test_near_names_are_suggested_and_long_lists_cut() -> None:
         " Available: glue/e, glue/f, glue/g, glue/h, glue/i, glue/j and 4 more "
         "(clbench list tasks)."
     )
-    assert did_you_mean("q", ["w" * 60]) == f" Available: {'w' * 39}…."
+    assert did_you_mean("q", ["w" * 90]) == f" Available: {'w' * 79}…."
 
 
 def test_types_counts_and_missing_paths_in_words(tmp_path: Path) -> None:
