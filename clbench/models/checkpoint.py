@@ -145,17 +145,10 @@ def _add_start_and_separator(tokenizer: PreTrainedTokenizerBase) -> None:
     )
 
 
-def load_backbone(
-    name: str, revision: str | None = None, *, random_seed: int | None = None
-) -> PreTrainedModel:
+def load_backbone(name: str, revision: str | None = None) -> PreTrainedModel:
     """Return the model without any head, in float32 and evaluation mode, on the CPU.
 
-    Parameters
-    ----------
-    name, revision
-        As in `local_folder`.
-    random_seed
-        Seed for the architecture's own initialisation; with it no weights are read.
+    Parameters are as in `local_folder`.
 
     Raises
     ------
@@ -163,10 +156,7 @@ def load_backbone(
         If the model cannot be found or is not a text model with layers, or its weights are not
         safetensors, do not fit ``config.json``, or are not finite.
     """
-    folder, config = open_checkpoint(name, revision, weights=random_seed is None)
-    if random_seed is not None:
-        with one_line_errors(name, "cannot be built from its config.json"):
-            return random_model(config, random_seed)
+    folder, config = open_checkpoint(name, revision)
     with one_line_errors(name, "cannot be used"):
         kind = _backbone_class(config)
     model, _ = read_weights(kind, config, folder, name)

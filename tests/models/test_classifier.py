@@ -14,7 +14,7 @@ from helpers.loading import ROWS, encoded
 from torch import Tensor
 
 from clbench.core.errors import ModelError
-from clbench.models.checkpoint import load_backbone, load_tokenizer
+from clbench.models.checkpoint import load_config, load_tokenizer, random_model
 from clbench.models.classifier import (
     Classifier,
     build_classifier,
@@ -154,7 +154,7 @@ def test_a_random_backbone_is_the_same_trimmed_and_whole(kind: str, checkpoint: 
     with torch.no_grad():
         features = whole.features(inputs)
         assert torch.equal(trimmed.features(remapped), features)
-    loaded = dict(load_backbone(str(folder), random_seed=3).named_parameters())
+    loaded = dict(random_model(load_config(str(folder)), 3).named_parameters())
     for name, value in whole.backbone.named_parameters():
         assert torch.equal(value, loaded[name]), name
     whole.randomise_backbone(4)

@@ -16,7 +16,7 @@ from helpers.loading import edit, error_of
 from safetensors.torch import load_file
 
 from clbench.models import folder as model_folder
-from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer
+from clbench.models.checkpoint import load_backbone, load_config, load_tokenizer, random_model
 from clbench.models.folder import check_folder
 from clbench.models.locate import adapter_folder
 
@@ -49,7 +49,7 @@ def test_safetensors_are_read_if_there_is_a_pickle_too(folder: Path) -> None:
 def test_missing_weights_are_an_error_unless_weights_are_random(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     assert "has no weights" in error_of(load_backbone, folder)
-    assert load_backbone(str(folder), random_seed=1) is not None
+    assert random_model(load_config(str(folder)), 1) is not None
 
 
 def test_shards_are_read_and_a_missing_one_is_named(folder: Path) -> None:
