@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clbench.core.files import Facts, cached_tensors
+from clbench.core.files import Facts, cached_tensors, digest
 from clbench.tasks.task import IntArray, Rows
 
 if TYPE_CHECKING:
@@ -198,14 +197,12 @@ def encode(
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a digest of everything that decides how a text is cut into tokens."""
-    digest = getattr(tokenizer, "_clbench_digest", None)
-    if isinstance(digest, str):
-        return digest
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    body = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab())
-    outputs = ",".join(tokenizer.model_input_names)
-    text = f"{type(tokenizer).__name__}\n{tokenizer.truncation_side}\n{outputs}\n{body}"
-    tokenizer._clbench_digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    if not hasattr(tokenizer, "_clbench_digest"):
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        body = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab())
+        outputs = ",".join(tokenizer.model_input_names)
+        text = f"{type(tokenizer).__name__}\n{tokenizer.truncation_side}\n{outputs}\n{body}"
+        tokenizer._clbench_digest = digest(text)
     return str(tokenizer._clbench_digest)
 
 

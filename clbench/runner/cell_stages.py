@@ -1,6 +1,5 @@
 """The trained stages of a cell: their identity, which are cached, and who can share them."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +9,7 @@ from typing import Any
 
 import torch
 
-from clbench.core import __version__
+from clbench.core import __version__, files
 from clbench.core.errors import ClbenchError
 from clbench.core.user_code import user_code
 from clbench.measure.relearning import RELEARN
@@ -141,9 +140,7 @@ class CellStages:
     def _digest(self, position: int, grown: Mapping[str, int]) -> str:
         """Return the digest of what decides the weights; `grown` are the outputs that count."""
         cell, protocol, stages = self.cell, self.protocol, self.tasks[: position + 1]
-        recipe, every, vocabulary = cell.recipe, self.scenario.scenario.tasks, None
-        if (ids := self.scenario.vocabulary) is not None:
-            vocabulary = hashlib.blake2b(ids.tobytes(), digest_size=16).hexdigest()
+        recipe, every, ids = cell.recipe, self.scenario.scenario.tasks, self.scenario.vocabulary
         tasks, shared = every[: stages[-1] + 1], self.is_shared(position)
         scorers = self.scenario.scorers if cell.reference_of is None else ()
         measured = bool(protocol.capability_rows)
@@ -163,7 +160,7 @@ class CellStages:
                 "heads": {task.head: grown.get(task.head, task.outputs) for task in tasks},
                 # The history holds scores for classes of the task's own, too.
                 "grown": [list(task.own) for task in tasks] if grown else None,
-                "vocabulary": vocabulary,
+                "vocabulary": None if ids is None else files.digest(ids.tobytes()),
                 "seed": cell.seed,
                 "stages": [[i, tasks[i].name, tasks[i].train.digest] for i in stages],
                 "seen": [tasks[i].seen for i in stages],

@@ -4,7 +4,6 @@ A cached stage holds the weights right after training, before `after_stage`, so 
 share it. The folder only saves time and is safe to delete.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clbench.core import files
 from clbench.core.errors import RunFolderError
 from clbench.core.files import DamagedFileError, load_tensors, save_tensors, write_atomically
 from clbench.measure.capabilities import Measures
@@ -30,8 +30,7 @@ OF_RUN = "run-"
 
 def recipe_digest(recipe: Mapping[str, Any]) -> str:
     """Return the digest of everything that decides a stage's weights."""
-    text = json.dumps([FORMAT, recipe], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return files.digest(json.dumps([FORMAT, recipe], sort_keys=True))
 
 
 @dataclass(frozen=True)
