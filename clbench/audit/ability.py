@@ -152,10 +152,7 @@ Reader = tuple[Any, PreTrainedTokenizerBase]
 def _rank(
     reader: Reader, prompts: Sequence[Sequence[str]], questions: Sequence[Question]
 ) -> list[Floats]:
-    """Return the log-probabilities of the choices of each question.
-
-    The questions may differ in their number of choices, and may have a prompt for each.
-    """
+    """Return the log-probabilities of each question's choices, which may have a prompt each."""
     flat = [(i, prompt) for i, each in enumerate(prompts) for prompt in each]
     found: dict[int, list[Floats]] = {i: [] for i in range(len(questions))}
     for count in {len(each.answers) for each in questions}:
@@ -223,6 +220,8 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
         task, counts = each.task, [len(question.choices) for question in each.questions]
         if task.axis not in each.parts:
             continue
+        source = {"hub": task.hub, "split": task.split, "revision": task.revision}
+        source |= {} if task.config is None else {"config": task.config}
         note = f"{task.name}, in {each.wordings} wordings: of two wordings of a prompt, just one "
         note += f"gets the right answer on {own.unstable.mean():.1%} of the items."
         measure = ItemScores(
@@ -237,7 +236,7 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
             answers=tuple(question.target for question in each.questions),
             said=tuple(own.said) if each.wordings == 1 else (),
             unit="questions",
-            source={} if task.configs else _source(task),
+            source={} if task.configs else source,
         )
         yield measure
         if task.rules:
@@ -260,11 +259,6 @@ def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemS
         hit = np.array([s.argmax() == r for s, r in rows])
         gaps = signed_gaps(np.array([each.max() for each in shares]), hit)
         yield replace(measure, scores=-gaps, metric="calibration error", primary=False)
-
-
-def _source(task: GeneralTask) -> dict[str, str]:
-    where = {"hub": task.hub, "split": task.split, "revision": task.revision}
-    return where if task.config is None else {**where, "config": task.config}
 
 
 def _keys(kept: Sequence[tuple[Asked, Answers]]) -> tuple[str, ...]:

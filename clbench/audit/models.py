@@ -89,14 +89,11 @@ class AuditedModel:
         return json.dumps({k: v for k, v in values if not UNUSED.search(k)}, default=str)
 
     @property
-    def is_decoder(self) -> bool:
-        """Whether the model reads from left to right."""
-        return self.family.pooling == "last"
-
-    @property
     def answers(self) -> bool:
         """Whether the model can answer prompts: with a decoder and a language-model head."""
-        return self.head == "language" and (self.is_decoder or self.is_encoder_decoder)
+        return self.head == "language" and (
+            self.is_encoder_decoder or self.family.pooling == "last"
+        )
 
     @property
     def classes(self) -> tuple[str, ...]:

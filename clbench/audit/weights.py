@@ -10,6 +10,7 @@ import torch
 from clbench.audit.items import length_of
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
 from clbench.audit.scores import Floats
+from clbench.methods.partial_updates import largest
 from clbench.models.groups import LayerGroup, depth_positions, layer_groups_of
 
 BATCH = 32
@@ -220,7 +221,7 @@ class Mixer:
                 base = start.to(tuned.device)
                 change = tuned - base
                 if mixture.largest < 1.0:
-                    change = largest(change, mixture.largest)
+                    change = torch.where(largest(change, mixture.largest), change, 0.0)
                 value = base + alpha * change
             target.copy_(value)
 
@@ -232,10 +233,3 @@ class Mixer:
             yield
         finally:
             self.apply(TUNED)
-
-
-def largest(change: torch.Tensor, share: float) -> torch.Tensor:
-    """Return a tensor with its largest entries alone, 0 elsewhere."""
-    count = max(1, round(share * change.numel()))
-    smallest = change.abs().flatten().kthvalue(change.numel() - count + 1).values
-    return torch.where(change.abs() >= smallest, change, 0.0)
