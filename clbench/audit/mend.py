@@ -7,13 +7,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from clbench.audit import adapters
 from clbench.audit.changes import UNCHANGED, Change, Flips, judge
 from clbench.audit.items import Items, has_head_for, hits, load_items
 from clbench.audit.models import AuditedModel, load_base, load_tuned
 from clbench.audit.scores import Bools, Part
 from clbench.audit.settings import MARGIN
-from clbench.audit.weights import BASE, DEPTHS, TUNED, Mixer, Mixture
+from clbench.audit.weights import BASE, DEPTHS, TUNED, Mixer, Mixture, is_scalable, write_scaled
 from clbench.core.errors import SettingsError, count, named
 from clbench.core.user_code import own_state
 from clbench.models.locate import adapter_folder
@@ -206,7 +205,7 @@ def mend(
         return hits(second, items, parts[items.name], where)
 
     folder = adapter_folder(tuned)
-    scales = folder is not None and not merge and adapters.is_scalable(folder, second)
+    scales = folder is not None and not merge and is_scalable(folder, second)
 
     def best(*, trimmed: bool = False) -> Point:
         allowed = [p for p in points if not scales or (p.mixture.largest < 1.0) == trimmed]
@@ -273,7 +272,7 @@ def mend(
             "alpha": alpha,
         },
         instead,
-        partial(adapters.write_scaled, tuned, first, mixer, chosen, second) if scales else None,
+        partial(write_scaled, tuned, first, mixer, chosen, second) if scales else None,
         merged,
     )
     return mended, second

@@ -1,21 +1,32 @@
-"""The weights of two models: how far apart they are, and mixtures of them."""
+"""The weights of two models: how far apart they are, mixtures of them, and scaled adapters."""
 
+import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
 from clbench.audit.items import length_of
-from clbench.audit.models import AuditedModel, are_placeholders, same_names
+from clbench.audit.models import AuditedModel, are_placeholders, load_tuned, same_names
 from clbench.audit.scores import Floats
+from clbench.core.errors import ModelError
 from clbench.methods.partial_updates import largest
+from clbench.models import locate
+from clbench.models.folder import ADAPTER, ADAPTER_WEIGHTS
 from clbench.models.groups import LayerGroup, depth_positions, layer_groups_of
 
 BATCH = 32
 MOST_TOKENS = 4000
 """Most tokens at which hidden states are compared."""
+FACTOR = re.compile(r"\.lora_(embedding_)?([AB])(\.weight)?$")
+"""What stands behind the name of a module for each factor of the product B · A."""
+TOLERANCE = 1e-4
+"""Largest relative difference between scaled and mixed weights, which round differently."""
 
 
 @dataclass(frozen=True)
@@ -233,3 +244,45 @@ class Mixer:
             yield
         finally:
             self.apply(TUNED)
+
+
+def is_scalable(folder: Path, merged: AuditedModel) -> bool:
+    """Whether an adapter adds products of two matrices to weights, and else has whole weights."""
+    weights = dict(merged.model.named_parameters())
+    keys = load_file(folder / ADAPTER_WEIGHTS).keys()
+    return any(map(FACTOR.search, keys)) and all(_weight(key) in weights for key in keys)
+
+
+def _weight(key: str) -> str:
+    """Return the name of the weight that a tensor of an adapter changes or replaces."""
+    return FACTOR.sub(".weight", key.removeprefix("base_model.model."))
+
+
+def write_scaled(
+    name: str, base: AuditedModel, mixer: Mixer, mixture: Mixture, model: AuditedModel, out: Path
+) -> None:
+    """Write the adapter `name` with the shares of a mixture, which `model` has merged, into `out`.
+
+    base + α · (tuned − base) is the adapter with α times its product, and with whole weights, such
+    as those of a head, as mixed. It is read again. Raises a ModelError if that is not the mixture.
+    """
+    folder = locate.adapter_folder(name)
+    assert folder is not None
+    mixed = dict(model.model.named_parameters())
+    tensors = load_file(folder / ADAPTER_WEIGHTS)
+    for key, value in tensors.items():
+        weight = mixed[_weight(key)]
+        factor = FACTOR.search(key)
+        if factor is None:
+            tensors[key] = weight.detach().cpu().clone()
+        elif factor[2] == "B":
+            tensors[key] = value.float() * mixer.share(weight, mixture)
+    save_file(tensors, out / ADAPTER_WEIGHTS, {"format": "pt"})
+    shutil.copyfile(folder / ADAPTER, out / ADAPTER)
+    again = load_tuned(str(out), base).model.state_dict()
+    for key, value in model.model.state_dict().items():
+        if not torch.allclose(again[key], value.cpu(), rtol=TOLERANCE, atol=TOLERANCE / 10):
+            raise ModelError(
+                f"model {name!r}: its adapter, scaled, is not the mixture that was scored ({key} "
+                "differs). Use --merge."
+            )

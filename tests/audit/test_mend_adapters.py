@@ -11,9 +11,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from clbench.audit import adapters
 from clbench.audit.models import load_base, load_tuned
-from clbench.audit.weights import Mixer, Mixture
+from clbench.audit.weights import Mixer, Mixture, is_scalable, write_scaled
 from clbench.cli.app import main
 from clbench.core.errors import ModelError
 from clbench.models.locate import TINY
@@ -77,7 +76,7 @@ def write(folder: Path, mixture: Mixture, tuned: str, base: Any) -> dict[str, to
     mixer = Mixer(base, model)
     mixer.apply(mixture)
     folder.mkdir()
-    adapters.write_scaled(tuned, base, mixer, mixture, model, folder)
+    write_scaled(tuned, base, mixer, mixture, model, folder)
     return load_file(folder / FILE)
 
 
@@ -100,16 +99,14 @@ def test_adapters_of_other_kinds_are_merged(tmp_path: Path) -> None:
     base = load_base("tiny")
     model = AutoModelForMaskedLM.from_pretrained(TINY)
     dora = save_damage(tmp_path / "dora", model, use_dora=True)
-    assert not adapters.is_scalable(Path(dora), load_tuned(dora, base))
+    assert not is_scalable(Path(dora), load_tuned(dora, base))
     model = AutoModelForMaskedLM.from_pretrained(TINY)
     config = peft.IA3Config(target_modules=["query"], feedforward_modules=[])
     peft.get_peft_model(model, config).save_pretrained(tmp_path / "ia3")
     other = str(tmp_path / "ia3")
-    assert not adapters.is_scalable(Path(other), load_tuned(other, base))
+    assert not is_scalable(Path(other), load_tuned(other, base))
     lora = save_damage(tmp_path / "lora", AutoModelForMaskedLM.from_pretrained(TINY))
     model = load_tuned(lora, base)
-    assert adapters.is_scalable(Path(lora), model)
+    assert is_scalable(Path(lora), model)
     with pytest.raises(ModelError, match="is not the mixture that was scored"):  # but merged whole
-        adapters.write_scaled(
-            lora, base, Mixer(base, model), Mixture(0.5), model, tmp_path / "dora"
-        )
+        write_scaled(lora, base, Mixer(base, model), Mixture(0.5), model, tmp_path / "dora")
