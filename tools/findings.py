@@ -49,22 +49,24 @@ class Study(NamedTuple):
     """A run of the papers' methods and their controls on one model.
 
     `name` begins the names of its tables; `label` names the model in the figure. `tuning` holds the
-    tuned baselines.
+    tuned baselines. Methods with fewer than `fewest` cells are left out; by default those that lack
+    a scenario or seed that another has.
     """
 
     name: str
     label: str
     folder: Path
     tuning: Path
+    fewest: int | None = None
 
     @cache  # noqa: B019 - there are four
     def read(self) -> tuple[list[CellResult], Question]:
-        """Return its cells and its question; methods that lack a scenario or seed are left out."""
+        """Return its cells and its question."""
         store = Store(self.folder)
         cells = store.read().cells
         blocks = Counter(cell.baseline for cell in cells)
-        most = max(blocks.values())
-        return [c for c in cells if blocks[c.baseline] == most], store.questions()[-1]
+        fewest = self.fewest or max(blocks.values())
+        return [c for c in cells if blocks[c.baseline] >= fewest], store.questions()[-1]
 
 
 STUDIES = (

@@ -33,8 +33,10 @@ COLUMNS = {
     "elsewhere": "wrong task",
     "mean_forgetting": "forgetting",
 }
+SEEDS = 3
+"""How many seeds every method has; some have more."""
 ALL, STAGE = (
-    Study(name, label, REFERENCE / f"findings-{name}", REFERENCE / f"findings-{name}-tune")
+    Study(name, label, REFERENCE / f"findings-{name}", REFERENCE / f"findings-{name}-tune", SEEDS)
     for name, label in (("clinc150", "all classes so far"), ("clinc150-stage", "the stage's"))
 )
 CLAIMS = (

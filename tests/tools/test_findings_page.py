@@ -144,3 +144,15 @@ def test_the_glue_sequence_says_nothing_with_the_built_in_model() -> None:
     assert max(abs(value) for row in learned for value in row[:3]) < 0.10
     assert max(row[3] for row in learned) > 0.25
     assert "ends within .10 of the share of the most frequent class on the others" in text
+
+
+def test_the_glue_sequence_says_little_with_minilm() -> None:
+    cells = Store(REFERENCE / "findings-glue-sequence-pilot").read().cells
+    text = " ".join(page.PAGE.read_text("utf-8").split())
+    assert {(cell.baseline, cell.seed) for cell in cells} == {("vanilla", 100), ("lora-fast", 100)}
+    for cell in cells:
+        rte, mrpc, cola, sst2 = (cell.R[i][i] - cell.floors[i] for i in range(4))
+        assert max(abs(rte), abs(cola)) < 0.03
+        assert min(mrpc, sst2) > 0.1
+        assert max(stage.rows for stage in cell.stages) == 4000
+    assert "learns MRPC and SST-2, and ends within .03 of that share on RTE and CoLA" in text
