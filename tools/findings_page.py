@@ -91,7 +91,9 @@ def studies_table() -> str:
         sizes = [f"{count:,}" for count in (*counts, sum(len(runs(other)) for other in others))]
         command = f"[`clbench run {name} {options}`](findings-{page}.md)"
         rows.append([command, *sizes, f"{hours([name, *others]):.1f}"])
-    return pairs.table(["command", "rows", "seeds", "cells", "further cells", "hours"], rows)
+    return pairs.table(
+        ["command", "rows", "seeds, at most", "cells", "further cells", "hours"], rows
+    )
 
 
 def shown(answer: Comparison | Summary) -> str:

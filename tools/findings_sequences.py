@@ -167,8 +167,10 @@ def scores_table(cells: Sequence[CellResult]) -> str:
             costs[method][f"{cost}_mean"] / costs["vanilla"][f"{cost}_mean"]
             for cost in ("train_seconds", "training_memory_mb")
         )
-        lines.append([f"`{method}`{marks(flags)}", *shown, *(f"{cost:.2f}" for cost in multiples)])
-    return table(["method", *COLUMNS.values(), "time", "memory"], lines)
+        seeds = str(len({cell.seed for cell in cells if cell.baseline == method}))
+        costly = (f"{cost:.2f}" for cost in multiples)
+        lines.append([f"`{method}`{marks(flags)}", *shown, *costly, seeds])
+    return table(["method", *COLUMNS.values(), "time", "memory", "seeds"], lines)
 
 
 def tables() -> dict[str, str]:
