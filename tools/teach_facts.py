@@ -32,7 +32,10 @@ LENGTH, SEED, THREADS = 64, 0, 1
 
 
 def teach(folder: Path, steps: int = STEPS, *, others: bool = False) -> None:
-    """Write the taught model and its tokenizer; the same steps give the same weights."""
+    """Write the taught model and its tokenizer.
+
+    The same steps give the same weights on one processor; on others the last digits may differ.
+    """
     torch.manual_seed(SEED)
     torch.set_num_threads(THREADS)
     model, tokenizer = load_generator("tiny-gpt"), load_tokenizer("tiny-gpt", plain=True)
