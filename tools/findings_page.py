@@ -196,6 +196,7 @@ def values() -> dict[str, str]:
     for name in STUDIES:
         found[f"rows {name}"] = f"{runs(name)['rows'].max():,}"
         found[f"seeds {name}"] = f"{runs(name)['seed'].nunique()}"
+    found["seeds fewest"] = str(sequences.SEEDS)
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
     for name, study in (("all", sequences.ALL), ("stage", sequences.STAGE)):
         found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}

@@ -39,7 +39,7 @@ OTHERS = {
     "stage o-lora lora-shared average": "better",
     "all o-lora lora-shared average": NONE,
     "lead prototypes o-lora average": "better",
-    "lead prototypes seq-star average": NONE,
+    "lead prototypes seq-star average": "better",
     "lead prototypes replay average": "no verdict",
     "all prototypes replay average": "no verdict",
     "all klda prototypes average": "better",
