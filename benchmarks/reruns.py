@@ -1,11 +1,12 @@
 """Measure how far two trainings of one cell differ between processors, threads and precisions.
 
     python benchmarks/reruns.py SUITE --table FILE [--precision bf16] [--kept RUN] [--run="OPTIONS"]
+        [--variants "1 thread"]
 
 Each variant of `VARIANTS` trains all cells anew in its own process, with instructions that other
 processors lack switched off. Every pair of variants is compared cell by cell: the share of rows
 that are right in one of the two alone, and the largest difference of a score. With --kept, the
-cells of a run from another machine are one more variant.
+cells of a run from another machine, such as one with a GPU, are one more variant.
 """
 
 import argparse
@@ -45,11 +46,12 @@ def main() -> None:
     parser.add_argument("suite")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--kept", type=Path, help="a run of the same cells on another machine")
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--table", type=Path, required=True, help="CSV to append to")
     parser.add_argument("--run", default="", help="options of clbench run, in one word")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        runs = {name: train(arguments, Path(folder) / name, name) for name in VARIANTS}
+        runs = {name: train(arguments, Path(folder) / name, name) for name in arguments.variants}
     if arguments.kept:
         runs["kept"] = read(arguments.kept)
     rows = [

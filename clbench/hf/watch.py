@@ -199,7 +199,8 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         """Score the model every so many steps, within the budget."""
         if state.global_step % self.every or state.global_step >= state.max_steps:
             return
-        has_time = self.seconds + self._longest <= self.budget * (time.monotonic() - self._start)
+        elapsed = time.monotonic() - self._start + self._longest  # as it would be after a scoring
+        has_time = self.seconds + self._longest <= self.budget * elapsed
         from accelerate.utils import broadcast_object_list  # every Trainer has it
 
         if broadcast_object_list([has_time])[0]:  # all processes score at the same steps

@@ -124,6 +124,22 @@ def test_a_budget_that_is_too_small_leaves_the_first_and_the_last_scoring(tmp_pa
     assert callback.seconds == 0.0
 
 
+def test_a_budget_of_all_the_time_skips_no_scoring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callback = watch(budget=1.0)
+    score = callback._score
+
+    def score_slowly(*args: Any, **kwargs: Any) -> float:
+        seconds = score(*args, **kwargs)
+        callback._longest = 1e6
+        return seconds
+
+    monkeypatch.setattr(callback, "_score", score_slowly)
+    make_trainer(tmp_path, callback).train()
+    assert steps(callback) == [0, 2, 4, 6, 8]
+
+
 @pytest.mark.parametrize("action", ["warn", "stop", "restore"])
 def test_limits_warn_stop_and_restore(tmp_path: Path, action: Any) -> None:
     callback = watch(limits={"language": -1e-4}, action=action)
