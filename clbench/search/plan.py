@@ -7,6 +7,7 @@ interrupted cells, workers, stages that methods share, conflicts and reports are
 
 import re
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -182,10 +183,15 @@ def make_search(
     Raises
     ------
     ClbenchError
-        If a name, setting or option is wrong.
+        If a name, setting or option is wrong, or autogluon.core is missing.
     """
     from clbench.models.checkpoint import load_backbone
 
+    if find_spec("autogluon") is None:
+        raise SettingsError(
+            "clbench search needs autogluon.core, which has no version for Python 3.14 or later: "
+            "use Python 3.11 to 3.13. `clbench tune` does not need it."
+        )
     split = "validation" if settings.paper_split else "tuning"
     source = suite_for_trials(suite, options, score_on=split)
     scenarios = None if scenario is None else [scenario]

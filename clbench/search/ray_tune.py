@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
-from autogluon.core.hpo import ray_hpo
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from ray.tune.search import hyperopt
@@ -295,6 +294,8 @@ def run_trials(
     Interrupted trials of earlier sessions come first; a new search starts with the flat rate.
     Workers call ``objective(rates, setup, report)``; `setup` is sent to each once.
     """
+    from autogluon.core.hpo import ray_hpo  # has no version for Python 3.14, where `tune` works
+
     adapter = SimpleNamespace(
         get_supported_searchers=lambda: None,
         get_supported_schedulers=lambda: None,

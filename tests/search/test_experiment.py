@@ -52,6 +52,14 @@ class Listener(SearchListener):
         self.ended.append(trial.number)
 
 
+def test_a_search_without_autogluon_is_refused(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clbench.search.plan.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match="needs autogluon.core, .* use Python 3.11 to 3.13"):
+        plan_of(world)
+
+
 @pytest.mark.slow
 def test_search_resumes_and_its_baselines_run(world: Workspace) -> None:
     with connected(RESOURCES):  # both searches share their workers
