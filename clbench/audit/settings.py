@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from clbench.core.errors import SettingsError, named
-from clbench.core.options import Option, data_folder, described
+from clbench.core.options import DATA_FOLDER, Option, described
 
 MARGIN = 0.02
 """Largest change that does not matter, in accuracy and in nats."""
@@ -47,7 +47,7 @@ class AuditSettings:
             default="general, or four tasks of GLUE; built-in ones if no data are at hand",
         ),
     ] = ()
-    data: Annotated[str | Path | None, data_folder] = None
+    data: Annotated[str | Path | None, DATA_FOLDER] = None
     corpus: Annotated[
         str, Option("Text for the language loss: one text per line, or wiki40b/en.", "FILE|NAME")
     ] = "built-in"

@@ -53,7 +53,7 @@ what = partial(Option, group="What to run")
 search = partial(Option, group="How to search")
 how = partial(Option, group="How to train", default=OF_SUITE)
 where = partial(Option, group="Where it runs")
-data_folder = where(
+DATA_FOLDER = where(
     "Folder with copies of hub repositories, such as DIR/glue.", "DIR", default="the hub"
 )
 

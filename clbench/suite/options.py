@@ -26,9 +26,9 @@ from clbench.core.errors import (
 )
 from clbench.core.files import user_path
 from clbench.core.options import (
+    DATA_FOLDER,
     OF_SUITE,
     check_types,
-    data_folder,
     described,
     how,
     what,
@@ -67,7 +67,7 @@ class RunOptions:
     model: Annotated[
         str | None, how("Built-in model, model folder, or name on the hub.", "NAME|DIR")
     ] = None
-    data: Annotated[str | Path | None, data_folder] = None
+    data: Annotated[str | Path | None, DATA_FOLDER] = None
     corpus: Annotated[
         str | Path | None,
         how(
