@@ -98,6 +98,19 @@ def test_modules_import_on_every_system_and_without_ray(path: Path) -> None:
     assert names.isdisjoint(extra), "not in an environment without extras"
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_name_of_a_class_hides_one_in_its_annotations(path: Path) -> None:
+    """Python 3.14 reads annotations when all names of the class are known."""
+    for kind in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(kind, ast.ClassDef):
+            own = {part.name for part in kind.body if isinstance(part, ast.FunctionDef)}
+            hints = [part.annotation for part in ast.walk(kind) if isinstance(part, ast.AnnAssign)]
+            hints += [part.annotation for part in ast.walk(kind) if isinstance(part, ast.arg)]
+            parts = [part for hint in hints if hint is not None for part in ast.walk(hint)]
+            used = {part.id for part in parts if isinstance(part, ast.Name)}
+            assert own.isdisjoint(used), kind.name
+
+
 def loaded(code: str, folder: Path) -> set[str]:
     """Return the packages that a fresh process imports for some code."""
     code += "\nimport sys; print('LOADED', *{name.partition('.')[0] for name in sys.modules})"
