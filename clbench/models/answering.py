@@ -296,6 +296,8 @@ def write(
     )
     processors = transformers.LogitsProcessorList([] if draws is None else [draw])
     criteria = transformers.StoppingCriteriaList([] if until is None else [until])
+    takes = signature(model.prepare_inputs_for_generation).parameters
+    cache = "cache" if "cache" in takes else "past_key_values"  # its name before transformers 5.24
     own, model.generation_config = model.generation_config, transformers.GenerationConfig()
     try:  # a checkpoint's own settings may not be greedy
         written: Tensor = model.generate(
@@ -304,7 +306,7 @@ def write(
             logits_processor=processors,
             stopping_criteria=criteria,
             attention_mask=mask,
-            past_key_values=read,
+            **{cache: read},
         )
     finally:
         model.generation_config = own

@@ -121,7 +121,8 @@ def comparisons_frame(
                 if not is_primary:
                     row |= {"verdict": None, "why": "exploratory"}
             rows.append(row)
-    return pd.DataFrame(rows, columns=list(FIELDS))
+    with pd.option_context("future.infer_string", False):  # which makes None in a column a NaN
+        return pd.DataFrame(rows, columns=list(FIELDS))
 
 
 def means_over_scenarios(

@@ -158,7 +158,7 @@ class Score:
 def backward_transfer(r: Triangle) -> float:
     """Return the mean over j < L of R[L, j] - R[j, j] (Lopez-Paz & Ranzato 2017, equation 3)."""
     last = len(r) - 1
-    return sum(r[last][task] - r[task][task] for task in range(last)) / last
+    return math.fsum(r[last][task] - r[task][task] for task in range(last)) / last
 
 
 def mean_forgetting(r: Triangle) -> float:
@@ -168,7 +168,7 @@ def mean_forgetting(r: Triangle) -> float:
     """
     last = len(r) - 1
     best = [max(r[stage][task] for stage in range(task, last)) for task in range(last)]
-    return sum(best[task] - r[last][task] for task in range(last)) / last
+    return math.fsum(best[task] - r[last][task] for task in range(last)) / last
 
 
 def average_over_time(r: Triangle) -> float:
@@ -317,7 +317,7 @@ _SCORES = (
           Steps.first, higher_is_better=False, visibility="pairs", compared=True),
     Score("bwt", "BWT", "backward transfer", backward_transfer, Steps.mean_of_earlier,
           visibility="sequences"),
-    Score("average", "average", "mean score over all tasks", lambda r: sum(r[-1]) / len(r),
+    Score("average", "average", "mean score over all tasks", lambda r: math.fsum(r[-1]) / len(r),
           Steps.mean, single_task=True, visibility="sequences", on_card=True),
     Score("average_over_time", "over time", "mean, over the stages, of the mean score over the "
           "tasks so far", average_over_time, Steps.mean_over_time, visibility="sequences"),
@@ -374,7 +374,7 @@ _SCORES = (
           lambda _, measures: _mean(stage.get("ahead") for stage in measures), Steps.mean_of_later,
           needs=(MEASURES,), visibility="page", on_card=True),
     Score("gained", "gained", "mean score over all tasks, minus that of the base model",
-          lambda r, measures: sum(r[-1]) / len(r) - measures[0]["average"]
+          lambda r, measures: math.fsum(r[-1]) / len(r) - measures[0]["average"]
           if "average" in measures[0] else None, Steps.mean, needs=(MEASURES,), single_task=True,
           visibility="page", on_card=True),
     # What a language model lost: its measures after the last stage, against the base model's

@@ -28,6 +28,7 @@ from clbench.search.trials import read_source
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
 
+pytest.importorskip("autogluon")  # it has no version for Python 3.14
 RESOURCES = Resources(workers=2, threads=1)
 
 

@@ -19,6 +19,7 @@ from clbench.search.ray_tune import TrialSetup, run_trial
 from clbench.suite.options import RunOptions
 from clbench.tasks.metrics import METRICS
 
+pytest.importorskip("autogluon")  # it has no version for Python 3.14
 RATES = [1e-3, 2e-3, 5e-4, 3e-3]
 
 
