@@ -101,7 +101,10 @@ class Pair:
                 if score is not None:
                     self._compare(i, j, score, noise)
         alone = dict.fromkeys(range(len(ours.R)), 0.0)
-        for name in sorted({*theirs.scores, *ours.scores} - {*scores_of(ours.R, alone=alone)}):
+        of_matrix = {"reference"}
+        if ours.reference_of is None:
+            of_matrix = {*scores_of(ours.R, alone=alone)}
+        for name in sorted({*theirs.scores, *ours.scores} - of_matrix):
             self._agree(f"{key}: {name}", theirs.scores.get(name), ours.scores.get(name), noise)
         if self.better + self.worse > math.ceil(noise.rows * self.rows):
             self.wrong.append(

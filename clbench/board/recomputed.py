@@ -72,7 +72,9 @@ def matrix_follows(submission: Submission) -> Outcome:
     wrong, without, unmeasured, scores, backed = [], list[str](), list[str](), 0, 0
     for cell in submission.cells:
         sizes, last = dict[int, int](), len(cell.R) - 1
-        before = len(cell.tasks) - len(cell.stages)  # the pretraining, which has no rows
+        before = 0
+        if cell.reference_of is None:
+            before = len(cell.tasks) - len(cell.stages)  # the pretraining, which has no rows
         for i, j, score in (
             (i, j, v) for i, row in enumerate(cell.R) for j, v in enumerate(row) if v is not None
         ):

@@ -200,7 +200,9 @@ def _named_here(folder: Path) -> list[str]:
     host = socket.gethostname()
     known: Iterable[str] = {host, host.partition(".")[0], _user()}
     names = [n for n in known if len(n) >= SHORTEST and n.lower() not in COMMON]
-    found = re.compile("|".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in names) or "$^")
+    found = re.compile(
+        "|".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in names) or "(?!)"
+    )
     notes = []
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != LOCK):
         if match := found.search(read_file(path).decode("utf-8", "replace")):

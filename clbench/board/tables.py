@@ -98,22 +98,22 @@ def suite_tables(entries: Iterable[Entry]) -> list[Table]:
     results.sort(key=lambda each: -(UNVERIFIED, *GRADES).index(each.grade))
     conditions: dict[str, Mapping[str, Any]] = {}
     scenarios: dict[str, str] = {}
-    wholes: dict[tuple[str, ...], None] = {}
+    wholes: dict[frozenset[str], tuple[str, ...]] = {}  # entries may order scenarios differently
     for each in results:
         conditions = {**each.conditions, **conditions}
         cells = [cell for cell in each.cells if cell.reference_of is None]
         own = {each.condition[cell.key]: cell.scenario for cell in cells}
         scenarios |= own
         if len({*own.values()}) == len(own) > 1:
-            wholes[tuple(own)] = None
+            wholes.setdefault(frozenset(own), tuple(own))
     tables, earlier = [], dict[str, Mapping[str, Any]]()
-    for scope in (*wholes, *((key,) for key in scenarios)):
+    for scope in (*wholes.values(), *((key,) for key in scenarios)):
         if rows := _rows(results, scope):
             names, now = tuple(scenarios[key] for key in scope), conditions[scope[0]]
             title = names[0] if len(names) == 1 else f"mean over {len(names)} scenarios"
             text = first_difference(now, earlier.setdefault(title, now), sections=[*now]) or ""
             note = text.removeprefix("was run with ").replace(", now ", " instead of ")
-            is_first = not any({*scope} < {*whole} for whole in wholes)
+            is_first = not any({*scope} < whole for whole in wholes)
             table = _table(rows, title, note, names, is_first)
             tables.append(replace(table, disagreements=_disagreements(results, scope)))
     times = Counter(table.heading for table in tables)

@@ -17,7 +17,7 @@ from clbench.core.errors import RunFolderError
 from clbench.core.files import as_folder_error, locked, read_file, remedy, write_atomically
 
 ARCHIVE = "cells.tar.xz"
-CELL = re.compile(r"cells/[^/.][^/]*\.json")
+CELL = re.compile(r"cells/[^/\\:.][^/\\:]*\.json")  # no path on Windows either
 LARGEST = 1 << 30
 """Most bytes of an archive, unpacked; a thousand cells have ten million."""
 
@@ -51,8 +51,7 @@ def read_archive(folder: Path) -> dict[str, bytes]:
         If the archive is damaged, larger than `LARGEST`, or cannot be read.
     """
     files = {member.name: data for member, data in _members(folder) if member.isfile()}
-    cells = {name.removeprefix("cells/"): data for name, data in files.items()}
-    return {name: data for name, data in cells.items() if name[0] != "." and "/" not in name}
+    return {name.removeprefix("cells/"): files[name] for name in files if CELL.fullmatch(name)}
 
 
 def _members(folder: Path) -> list[tuple[tarfile.TarInfo, bytes]]:

@@ -139,7 +139,7 @@ def means_over_scenarios(
     mean_steps: dict[str, float] = {}
     for score in question.scores:
         tables = [values.get((scenario, score), {}) for scenario in scenarios]
-        if not all(tables):  # every cell of a scenario failed
+        if not (tables and all(tables)):  # none is covered, or every cell of one failed
             continue
         for method in tables[0]:
             some = [table.get(method, {}) for table in tables]

@@ -135,7 +135,7 @@ class Store:
         content, files = Cells(), {path.name: path for path in cell_files(self.out)}
         packed = read_archive(self.out)
         paths = {name: self.out / ARCHIVE / name for name in packed} | files
-        content.missing.extend(key for key in listed if f"{key}.json" not in paths)
+        untrained: dict[str, int] = {}  # tasks of each scenario without a stage: the pretraining
         with garbage_collection_paused():
             for path in sorted(paths.values(), key=file_order):
                 is_file = path.name in files
@@ -143,11 +143,15 @@ class Store:
                 if isinstance(cell, CellResult):
                     if model:
                         cell = cell.model_copy(update={"model": model})
+                    if cell.status == "ok" and cell.reference_of is None:
+                        untrained[cell.scenario] = len(cell.tasks) - len(cell.stages)
                     content.cells.append(transform(cell) if transform else cell)
                     continue
                 moves = is_file and path.stem in set_aside
                 moved_to = self._move(path, "broken") if moves else None
                 content.broken.append(BrokenFile(path, cell, moved_to))
+        keys = _keys(listed, untrained)
+        content.missing.extend(key for key in keys if f"{key}.json" not in paths)
         content.broken.sort(key=lambda file: file.path)
         content.cells.sort(key=table_order(names, suite.get("methods", [])))
         return content
@@ -259,22 +263,11 @@ class Store:
         """Write ``scores.csv``."""
         write_atomically(self.scores_path, text)
 
-    def _listed(self) -> list[str]:
-        """Return the keys of the cells behind ``scores.csv``; none if it cannot be read.
-
-        Those of single-task references follow from the scores that need them.
-        """
-        keys: dict[str, None] = {}
-        with suppress(OSError, ValueError, KeyError, TypeError, csv.Error):
-            for row in csv.DictReader(read_file(self.scores_path).decode().splitlines()):
-                names, last = [row["method"]], int(row.get("tasks") or 1) - 1
-                if row.get("intransigence"):
-                    names.append(f"reference{last}")
-                if row.get("plasticity"):
-                    names += [f"reference{task}" for task in range(1, last)]
-                seed = int(row["seed"])
-                keys |= dict.fromkeys(f"{row['scenario']}--{name}--seed{seed}" for name in names)
-        return list(keys)
+    def _listed(self) -> list[dict[str, str]]:
+        """Return the rows of ``scores.csv``; none if it cannot be read."""
+        with suppress(OSError, ValueError, csv.Error):
+            return list(csv.DictReader(read_file(self.scores_path).decode().splitlines()))
+        return []
 
     def stamps(self) -> dict[str, tuple[int, int]]:
         """Return modification time (ns) and size of each cell file and of the archive, by name."""
@@ -342,6 +335,26 @@ class Store:
             target.parent.mkdir(exist_ok=True)
             path.replace(target)
         return target.relative_to(self.out)
+
+
+def _keys(rows: Iterable[Mapping[str, str]], untrained: Mapping[str, int]) -> list[str]:
+    """Return the keys of the cells behind rows of ``scores.csv``, up to one that is none.
+
+    Those of single-task references follow from the scores that need them. They have the numbers of
+    stages; `untrained` says how many tasks of a scenario have no stage.
+    """
+    keys: dict[str, None] = {}
+    with suppress(ValueError, KeyError, TypeError):
+        for row in rows:
+            scenario, names = row["scenario"], [row["method"]]
+            last = int(row.get("tasks") or 1) - 1 - untrained.get(scenario, 0)
+            if row.get("intransigence"):
+                names.append(f"reference{last}")
+            if row.get("plasticity"):
+                names += [f"reference{task}" for task in range(1, last)]
+            seed = int(row["seed"])
+            keys |= dict.fromkeys(f"{scenario}--{name}--seed{seed}" for name in names)
+    return list(keys)
 
 
 @contextmanager

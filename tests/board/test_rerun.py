@@ -116,6 +116,17 @@ def test_every_score_is_compared_although_its_rows_agree() -> None:
         assert line.startswith(f"pair--vanilla--seed0: {name} is")
 
 
+def test_a_single_task_reference_is_compared_by_its_one_score() -> None:
+    stage = cell("pair", "vanilla", 0, 0.6).stages[1].model_dump()
+    theirs, ours, other = (
+        cell("pair", "vanilla", 0, 0.6, key="pair--reference1--seed0", baseline="reference1",
+             reference_of=1, R=[[None, score]], scores={"reference": score}, stages=[stage])
+        for score in (0.8, 0.81, 0.9)
+    )  # fmt: skip
+    assert not found(theirs, ours)
+    assert found(theirs, other) == ["pair--reference1--seed0: R[0][1] is 0.8000, and 0.9000 here."]
+
+
 def test_scores_without_rows_and_facts_are_compared() -> None:
     plain = {"settings": {"precision": "bf16"}}
     ours = cell("pair", "vanilla", 0, 0.6, **plain)

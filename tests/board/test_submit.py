@@ -15,7 +15,7 @@ from helpers.submissions import cells_of
 
 from clbench.board.manifest import facts, read_manifest, read_verified, without_paths
 from clbench.board.submission import Outcome
-from clbench.board.submit import submit
+from clbench.board.submit import _named_here, submit
 from clbench.board.verify import verify
 from clbench.cli.app import main
 from clbench.cli.schema import schema_of
@@ -113,6 +113,13 @@ def test_a_name_of_this_machine_or_user_is_refused(
     with pytest.raises(RunFolderError, match="names this machine or its user"):
         submit(run, "Mine", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_file_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "root")  # no name to look for, as in containers
+    monkeypatch.setattr(socket, "gethostname", lambda: "a1")
+    (tmp_path / "empty.txt").write_text("")
+    assert _named_here(tmp_path) == []
 
 
 def test_a_path_that_results_depend_on_is_refused(run: Path, tmp_path: Path) -> None:

@@ -118,6 +118,13 @@ def test_scenarios_are_averaged_over_the_methods_that_have_all(tmp_path: Path) -
     assert found[0].ranking.family == 3
 
 
+def test_scenarios_in_another_order_are_no_other_table(tmp_path: Path) -> None:
+    one = make_entry(tmp_path / "one", scenarios=("a", "b"))
+    two = make_entry(tmp_path / "two", methods={"mas": 0.6}, scenarios=("b", "a"))
+    found = [(table.heading, len(table.rows)) for table in tables(one, two)]
+    assert found == [("mean over 2 scenarios", 4), ("a", 4), ("b", 4)]
+
+
 def test_single_task_references_are_no_methods_and_no_conditions(tmp_path: Path) -> None:
     folder = make_entry(tmp_path / "run", scenarios=("one", "two"))
     store, stage = Store(folder), {"rows": 9, "steps": 1, "epochs": 1.0, "examples": 9, "tokens": 9}

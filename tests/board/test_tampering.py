@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.forgeries import CELL, FORGERIES, Forgery, protocol
+from helpers.report_runs import cell
 from helpers.submissions import Forger, cells_of, improve
 
 from clbench.board.manifest import MANIFEST
+from clbench.board.recomputed import matrix_follows
+from clbench.board.submission import Outcome
 from clbench.board.submit import submit
 from clbench.board.verify import Verification, verify
 from clbench.core.errors import RunFolderError
 from clbench.results.archive import read_archive
+from clbench.results.cell import pack_rows
 
 QUICK = Path(__file__).parents[2] / "results" / "reference" / "quick"
 
@@ -63,6 +69,29 @@ def test_scores_without_metrics_are_only_reported(forger: Forger) -> None:
     forger.seal()
     found = verify(forger.folder)
     assert (found.holds, found.grade) == (True, "reported")
+
+
+def test_a_single_task_reference_of_an_inner_task_needs_its_metric_and_rows() -> None:
+    whole = cell("s", "vanilla", 0, 0.6)
+    protocol = SimpleNamespace(task_metric={})
+
+    def found(score: float, *rows: str) -> Outcome:
+        changes: dict[str, Any] = {
+            "reference_of": 1, "tasks": ["glue/sst2", "glue/mrpc", "glue/rte"],
+            "R": [[None, score, None]], "stages": whole.stages[:1],
+            "metrics": [[None, {"accuracy": 0.6, "f1": 0.8}, None]],
+            "correct": [[None, text, None] for text in rows],
+        }  # fmt: skip
+        submission: Any = SimpleNamespace(
+            cells=[whole.model_copy(update=changes)],
+            file=SimpleNamespace(protocol=protocol, task={}),
+        )
+        return matrix_follows(submission)
+
+    rows = pack_rows(np.array([1, 1, 1, 0, 0], bool))
+    assert found(0.6, rows) == Outcome([], [], "1 of 1 scores from rows")
+    assert found(0.8, rows).wrong == ["s--vanilla--seed0: R[0][1] = 0.8000 is not its accuracy."]
+    assert found(0.6).unchecked == ["1 score without rows, such as s--vanilla--seed0: R[0][1]"]
 
 
 def test_a_corpus_that_never_ends_is_not_read(forger: Forger) -> None:

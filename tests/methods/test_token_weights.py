@@ -60,7 +60,7 @@ def log_softmax(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def by_hand(name: str) -> tuple[float, np.ndarray[Any, Any]]:
-    """Return the loss of three rows, and its gradient, from the papers' equations."""
+    """Return the loss of three rows, and its gradient, by the papers (ASFT: its authors' code)."""
     z, base = (logits(seed).double().numpy() for seed in (0, 1))
     log_q, log_p = log_softmax(z), log_softmax(base)
     losses = {(i, j): -log_q[i, j, LABELS[i, j]] for i, j in zip(*np.nonzero(ASKED), strict=True)}

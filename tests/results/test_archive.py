@@ -133,7 +133,9 @@ def test_a_damaged_archive_is_refused_in_a_line(store: Store, spoil: object) -> 
 
 def test_members_are_never_written_where_they_point(store: Store, tmp_path: Path) -> None:
     content = io.BytesIO()
-    names = ["../../evil.json", "/evil.json", "cells/../evil.json", f"cells/{KEY}.json"]
+    strange = ["../../evil.json", "/evil.json", "cells/../evil.json", "cells/", "evil.json"]
+    strange += ["cells/C:evil.json", r"cells/a\..\..\..\evil.json"]  # paths on Windows
+    names = [*strange, f"cells/{KEY}.json"]
     with tarfile.open(fileobj=content, mode="w") as archive:
         for name in names:
             member = tarfile.TarInfo(name)

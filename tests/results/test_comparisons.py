@@ -75,6 +75,9 @@ def test_a_question_about_means_over_scenarios() -> None:
     missing = [c for c in some if (c.scenario, c.baseline) != ("b", "vanilla")]
     without = comparisons_frame(missing, question)
     assert set(without[without["scenario"] == MEAN]["why"]) == {"vanilla lacks a scenario"}
+    uncovered = comparisons_frame(cells("other", **first), question)  # of a run of few scenarios
+    assert set(uncovered["scenario"]) == {"other"}
+    assert not uncovered["primary"].any()
 
 
 def test_any_method_can_be_the_reference() -> None:

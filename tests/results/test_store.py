@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.handmade import PlannedCell, failed, pair
+from helpers.handmade import PlannedCell, failed, pair, reference, stage, three
 
 from clbench.core.errors import RunFolderError
+from clbench.results.score_tables import scores_frame, to_csv
 from clbench.results.store import Store
 
 
@@ -254,3 +255,17 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "suite.json").mkdir()
     with pytest.raises(RunFolderError, match="is not a file"):
         Store(tmp_path).check("quick")
+
+
+def test_references_behind_the_table_have_the_numbers_of_stages(store: Store) -> None:
+    tasks = ["pretraining", "glue/sst2", "glue/mrpc"]  # the pretraining has no stage
+    store.write_cell(three(tasks=tasks, stages=[stage("glue/sst2"), stage("glue/mrpc")]))
+    changes = {"tasks": tasks, "R": [[None, None, 0.75]], "metrics": [[None, None, None]]}
+    alone = reference(1, 0.75).model_copy(update=changes)
+    path = store.write_cell(alone)
+    frame = scores_frame(store.read().cells)
+    assert frame["intransigence"].tolist() == pytest.approx([0.05])
+    store.write_scores(to_csv(frame))
+    assert store.read().missing == []
+    path.unlink()
+    assert store.read().missing == [alone.key]
