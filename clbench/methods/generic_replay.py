@@ -57,7 +57,7 @@ class TextReplay(Method):
         text_loss = self.text_loss(stage, texts)
         stage.sample("text_loss", text_loss)
         count = len(texts if isinstance(texts, Batch) else texts["input_ids"])
-        return loss + self.weight * count / len(batch) * text_loss
+        return loss + self.weight * count / (stage.part_rows or len(batch)) * text_loss
 
 
 class GenericReplay(TextReplay):

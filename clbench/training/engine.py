@@ -186,7 +186,7 @@ def _step(
     parts = batch.parts(stage.protocol.accumulation)
     # The second part finds the gradients of the first; others need no more memory.
     for number, (part, share) in enumerate(parts[:2] if only_shapes() else parts):
-        stage.part = number
+        stage.part, stage.part_rows = number, len(batch) * share
         loss = checked_loss(method.loss(stage, part))
         loss = loss if share == 1.0 else loss * share
         # The penalty does not depend on the rows.

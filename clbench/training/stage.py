@@ -177,6 +177,8 @@ class Stage(Context):
         Steps of the running phase, and how many of them are done.
     part
         Number of the part of the step's batch, from 0, with gradient accumulation.
+    part_rows
+        Rows of the step's batch times the part's share in its mean loss; 0 outside the engine.
     epoch_steps
         Steps of one pass over the training rows.
     phase
@@ -197,6 +199,7 @@ class Stage(Context):
     steps: int = 0
     step: int = 0
     part: int = 0
+    part_rows: float = 0.0
     epoch_steps: int = 0
     phase: int = 0
     total_steps: int = 0

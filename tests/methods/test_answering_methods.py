@@ -12,8 +12,9 @@ from helpers.checkpoints import make_generator, make_tokenizer, save_generator
 from torch import Tensor
 
 from clbench.fisher.diagonal import diagonal_fisher
-from clbench.methods.base import Method
+from clbench.methods.base import Method, Vanilla
 from clbench.methods.distillation import KLAnchor, LwF
+from clbench.methods.generic_replay import TextReplay
 from clbench.methods.replay import DerPlusPlus
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.prompts import PromptEncoder
@@ -83,6 +84,31 @@ def log_probs(cell: Cell, batch: Any, weights: Any = None) -> Tensor:
             else torch.func.functional_call(model, dict(weights), (batch.inputs, batch.head))
         )
     return outputs[batch.labels != -100].log_softmax(-1)
+
+
+class Texts(TextReplay):
+    """Adds four texts of loss 1 to each step."""
+
+    name = "texts"
+    share: float = 0.5
+
+    def _pass(self, order: Any, masks: Any, *, size: int) -> Any:
+        yield {"input_ids": torch.zeros(size, 1)}
+
+    def text_loss(self, stage: Stage, texts: Any) -> Tensor:
+        return 1.0 + 0.0 * next(stage.model.parameters()).sum()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_text_weighs_as_much_as_a_row_of_the_whole_step(folder: Path, index: int) -> None:
+    losses = {}
+    for name, method in (("plain", Vanilla), ("whole", Texts), ("parts", Texts)):
+        stage = Cell(folder, method()).stage(index)
+        update = {"accumulation": 2 if name == "parts" else 1}
+        stage.protocol = stage.protocol.model_copy(update=update)
+        losses[name] = np.array(train_stage(stage, method()).curves["loss"])
+    np.testing.assert_allclose(losses["whole"] - losses["plain"], 1.0, atol=1e-5)
+    np.testing.assert_allclose(losses["parts"], losses["whole"], atol=1e-4)
 
 
 def test_lwf_distils_every_token_of_the_new_answers(folder: Path) -> None:
