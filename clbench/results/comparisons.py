@@ -121,8 +121,9 @@ def comparisons_frame(
                 if not is_primary:
                     row |= {"verdict": None, "why": "exploratory"}
             rows.append(row)
-    with pd.option_context("future.infer_string", False):  # which makes None in a column a NaN
-        return pd.DataFrame(rows, columns=list(FIELDS))
+    frame = pd.DataFrame(rows, columns=list(FIELDS))
+    verdicts = [row.get("verdict") for row in rows]  # pandas 3 makes None among texts a NaN
+    return frame.assign(verdict=pd.Series(verdicts, frame.index, dtype=object))
 
 
 def means_over_scenarios(
