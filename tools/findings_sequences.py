@@ -5,7 +5,7 @@ python -m tools.findings_sequences
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import marks, means, score_rows
@@ -33,12 +33,22 @@ COLUMNS = {
     "elsewhere": "wrong task",
     "mean_forgetting": "forgetting",
 }
+OWN_HEADS = {"average": "average", "average_over_time": "over time", "bwt": "BWT"}
+"""Columns of a table of scores, where all classes share a head and where tasks have their own."""
+SIGNED = {"mean_forgetting", "bwt"}
 SEEDS = 3
 """How many seeds every method has; some have more."""
 ALL, STAGE = (
     Study(name, label, REFERENCE / f"findings-{name}", REFERENCE / f"findings-{name}-tune", SEEDS)
     for name, label in (("clinc150", "all classes so far"), ("clinc150-stage", "the stage's"))
 )
+FOUR = Study(
+    "four-tasks",
+    "four tasks",
+    REFERENCE / "findings-sequence-4",
+    REFERENCE / "findings-sequence-4-tune",
+)
+STUDIES = (ALL, STAGE, FOUR)
 CLAIMS = (
     # Wang et al. 2023, table 1: O-LoRA is ahead of these on the average over the tasks.
     Claim("o-lora", "lora-shared"),
@@ -82,8 +92,8 @@ One more family of comparisons on CLINC150, seed by seed, each tuned under its o
 
 
 def claims_table() -> str:
-    """Return a Markdown table of the claims, with a column for each treatment of the head."""
-    studies = [study.read() for study in (ALL, STAGE)]
+    """Return a Markdown table of the claims, with a column for each study."""
+    studies = [study.read() for study in STUDIES]
     found = [answers(cells, question.margin, CLAIMS, (SCORE,)) for cells, question in studies]
     rows = [
         [
@@ -93,7 +103,7 @@ def claims_table() -> str:
         for claim in CLAIMS
         if any((claim, SCORE) in each for each in found)
     ]
-    return table(["difference", ALL.label, STAGE.label], rows)
+    return table(["difference", *(study.label for study in STUDIES)], rows)
 
 
 def text(answer: Comparison | None) -> str:
@@ -129,40 +139,42 @@ def heads_table() -> str:
 
 def settings_table() -> str:
     """Return a Markdown table of the tuned settings; * marks an end of what was tried."""
-    rows = []
-    for path in sorted((ALL.tuning / "sweeps").glob("*.toml")):
-        shown = []
-        for study in (ALL, STAGE):
-            tuned = study.tuning / path.name
-            baseline = read_baseline(str(tuned if tuned.exists() else path))
-            ends = {key: {min(axis), max(axis)} for key, axis in baseline.sweep.items()}
-            values = own_values(baseline) if tuned.exists() or study is ALL else {}
-            shown.append(
-                ", ".join(
-                    f"`{key}` {setting(value)}{'*' if value in ends.get(key, ()) else ''}"
-                    for key, value in values.items()
-                )
-            )
-        rows.append([f"`{path.stem}`", *shown])
-    return table(["method", ALL.label, STAGE.label], rows)
+    names = {path.stem for study in STUDIES for path in (study.tuning / "sweeps").glob("*.toml")}
+    rows = [
+        [f"`{name}`", *(settings_text(study, f"{name}.toml") for study in STUDIES)]
+        for name in sorted(names)
+    ]
+    return table(["method", *(study.label for study in STUDIES)], rows)
 
 
-def scores_table(cells: Sequence[CellResult]) -> str:
+def settings_text(study: Study, name: str) -> str:
+    """Return the settings that a study tuned, or of the one sweep that kept its first ones."""
+    path = study.tuning / name
+    if not path.exists() and study is ALL:
+        path = study.tuning / "sweeps" / name
+    if not path.exists():
+        return ""
+    baseline = read_baseline(str(path))
+    ends = {key: {min(axis), max(axis)} for key, axis in baseline.sweep.items()}
+    return ", ".join(
+        f"`{key}` {setting(value)}{'*' if value in ends.get(key, ()) else ''}"
+        for key, value in own_values(baseline).items()
+    )
+
+
+def scores_table(cells: Sequence[CellResult], columns: Mapping[str, str] = COLUMNS) -> str:
     """Return a Markdown table of mean scores, and of time and memory as multiples of vanilla's.
 
-    Time and memory are means over the cells that ran on a GPU.
+    Time and memory are means over the cells that ran on a GPU, if any did.
     """
+    on_gpu = [cell for cell in cells if cell.host["device"] == "cuda"]
     scores, costs = (
-        {row["method"]: row for row in means(score_rows(some))}
-        for some in (cells, [cell for cell in cells if cell.host["device"] == "cuda"])
+        {row["method"]: row for row in means(score_rows(some))} for some in (cells, on_gpu or cells)
     )
     lines = []
     for method, row in scores.items():
         flags = [flag for flag in ("keeps_rows", "needs_task_id") if row[flag]]
-        shown = [
-            (signed if name == "mean_forgetting" else plain)(row[f"{name}_mean"])
-            for name in COLUMNS
-        ]
+        shown = [(signed if name in SIGNED else plain)(row[f"{name}_mean"]) for name in columns]
         multiples = (
             costs[method][f"{cost}_mean"] / costs["vanilla"][f"{cost}_mean"]
             for cost in ("train_seconds", "training_memory_mb")
@@ -170,7 +182,7 @@ def scores_table(cells: Sequence[CellResult]) -> str:
         seeds = str(len({cell.seed for cell in cells if cell.baseline == method}))
         costly = (f"{cost:.2f}" for cost in multiples)
         lines.append([f"`{method}`{marks(flags)}", *shown, *costly, seeds])
-    return table(["method", *COLUMNS.values(), "time", "memory", "seeds"], lines)
+    return table(["method", *columns.values(), "time", "memory", "seeds"], lines)
 
 
 def tables() -> dict[str, str]:
@@ -180,6 +192,7 @@ def tables() -> dict[str, str]:
         "heads": heads_table(),
         "settings": settings_table(),
         **{study.name: scores_table(study.read()[0]) for study in (ALL, STAGE)},
+        FOUR.name: scores_table(FOUR.read()[0], OWN_HEADS),
     }
 
 

@@ -1,4 +1,4 @@
-"""The page of findings answers nine questions with what the kept cells say."""
+"""The page of findings answers its questions with what the kept cells say."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ OTHERS = {
     "lead prototypes replay average": "no verdict",
     "all prototypes replay average": "no verdict",
     "all klda prototypes average": "better",
+    "four lora-shared vanilla average": "better",
+    "four ewc-lora lora-shared average": "better",
+    "four o-lora lora-shared average": NONE,
+    "four o-lora frozen average": NONE,
+    "four seq-star frozen average": NONE,
+    "four prototypes replay average": "equivalent",
     "all ranpac prototypes average": "better",
 }
 
@@ -104,6 +110,7 @@ def test_the_words_are_those_of_the_verdicts() -> None:
         ("tiny recadam vanilla p_o", "findings", "recadam", "vanilla", 0),
         ("masked LM ewc-mlm", "findings-pretraining", "ewc-mlm", "vanilla", 0),
         ("all klda prototypes average", "findings-clinc150", "klda", "prototypes", None),
+        ("four o-lora frozen average", "findings-sequence-4", "o-lora", "frozen", None),
         ("change vanilla-half p_o", "findings-decoder", "vanilla-half", "vanilla", 0),
         ("change self-sft-drop p_s", "findings-decoder", "self-sft-drop", "vanilla", 1),
     ],

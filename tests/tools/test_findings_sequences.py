@@ -16,7 +16,7 @@ from tools import findings_page
 from tools import findings_sequences as page
 from tools.findings import Claim, answers, plain, signed
 
-STUDIES = (page.ALL, page.STAGE)
+STUDIES = page.STUDIES
 
 
 @cache
@@ -62,8 +62,9 @@ def test_methods_have_their_seeds_the_declared_pooling_and_tuning_on_another(
     by_method = {cell.baseline: set() for cell in cells}
     for cell in cells:
         by_method[cell.baseline].add(cell.seed)
-    more = {} if study is page.STAGE else dict.fromkeys(("prototypes", "seq-star"), range(10))
-    assert by_method == {name: {*more.get(name, range(3))} for name in by_method}
+    more = {} if study is not page.ALL else dict.fromkeys(("prototypes", "seq-star"), range(10))
+    fewest = range(7 if study is page.FOUR else 3)
+    assert by_method == {name: {*more.get(name, fewest)} for name in by_method}
     assert {cell.settings["protocol"]["pooling"] for cell in cells} == {"mean"}
     heads = {cell.settings["protocol"].get("head_loss", "all") for cell in cells}
     assert heads == {"stage" if study is page.STAGE else "all"}
@@ -158,6 +159,43 @@ def test_what_the_page_says_of_class_means() -> None:
         gain = found(0)[Claim(name, "prototypes"), page.SCORE]
         assert gain.verdict == "better"
         assert f"{source} {shown(gain)}" in text()
+
+
+def test_what_the_page_says_of_four_tasks() -> None:
+    lead = {claim: found(2)[Claim(*claim), page.SCORE] for claim in (
+        ("lora-shared", "vanilla"), ("ewc-lora", "lora-shared"), ("o-lora", "lora-shared"),
+        ("ewc-lora", "o-lora"), ("o-lora", "frozen"), ("seq-star", "frozen"),
+        ("prototypes", "replay"), ("wise-ft", "vanilla"),
+    )}  # fmt: skip
+    none = "no difference shown"
+    expected = ["better", "better", none, none, none, none, "equivalent", "better"]
+    assert [answer.verdict for answer in lead.values()] == expected
+    one, ewc, o_lora, _, frozen, seq_star, means_, wise = lead.values()
+    ends = average(2, "vanilla"), average(2, "lora-shared"), shown(one, plain)
+    assert "ends at {}, one adapter at {} (+{}).".format(*ends) in text()
+    assert f"EWC-LoRA is ahead of it by {shown(ewc, plain)}, as its paper" in text()
+    assert f"O-LoRA, at {average(2, 'o-lora')}, is not shown to be ({shown(o_lora)})" in text()
+    ends = average(2, "frozen"), shown(frozen), shown(seq_star)
+    assert "ends at {}; O-LoRA differs from it by {}, SEQ\\* by {}.".format(*ends) in text()
+    ends = average(2, "prototypes"), average(2, "replay"), shown(means_)
+    assert (
+        "`prototypes` end at {}, equivalent to replay of 200 rows with {} ({})".format(*ends)
+        in text()
+    )
+    assert f"ahead of plain fine-tuning by {shown(wise, plain)}, a lead" in text()
+    seconds = {name: row["train_seconds_mean"] for name, row in scores(2).items()}
+    ends = tuple(seconds[name] / seconds["vanilla"] for name in ("prototypes", "replay"))
+    assert "at {:.2f} and {:.2f} times the time of plain".format(*ends) in text()
+    assert max(answer.difference_high - answer.difference for answer in lead.values()) < 0.05
+
+
+def test_a_higher_rate_of_the_heads_of_seq_star() -> None:
+    first, later = (
+        max(cell.scores["average"] for cell in Store(page.REFERENCE / folder).read().cells
+            if cell.method == "seq-star")
+        for folder in ("findings-sequence-4-tune", "findings-sequence-4-tune-seq-star")
+    )  # fmt: skip
+    assert f"at best {plain(later)} on the tuning rows, instead of {plain(first)}." in text()
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
