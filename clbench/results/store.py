@@ -277,6 +277,8 @@ class Store:
 
     def require(self) -> None:
         """Raise a RunFolderError unless the folder exists and has cells, in files or packed."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            self.out.stat()  # an unusable path raises, for which `is_dir` is False in Python 3.14
         if self.cells.is_dir() or (self.out / ARCHIVE).is_file():
             return
         problem = f"There is no folder {self.out}"

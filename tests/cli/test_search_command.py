@@ -12,6 +12,8 @@ from clbench.search.plan import read_seconds
 from clbench.search.rates import SearchOrigin, SearchSpace
 from clbench.search.trials import EpochRecord
 
+pytest.importorskip("autogluon")  # it has no version for Python 3.14
+
 Call = Callable[..., tuple[int, str, str]]
 PLUGIN = """
 import clbench

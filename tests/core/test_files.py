@@ -35,7 +35,7 @@ from clbench.core.files import (
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("x" * 300, "File name too long"), ("a\0b", "embedded null byte"), ("loop", "symbolic links")],
+    [("x" * 300, "File name too long"), ("a\0b", "embedded null"), ("loop", "symbolic links")],
 )
 def test_a_path_that_no_file_can_have_is_refused(text: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
