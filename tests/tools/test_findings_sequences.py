@@ -187,6 +187,10 @@ def test_what_the_page_says_of_four_tasks() -> None:
     ends = tuple(seconds[name] / seconds["vanilla"] for name in ("prototypes", "replay"))
     assert "at {:.2f} and {:.2f} times the time of plain".format(*ends) in text()
     assert max(answer.difference_high - answer.difference for answer in lead.values()) < 0.05
+    readme = " ".join((page.ROOT / "README.md").read_text("utf-8").split())
+    assert f"({average(2, 'lora-shared')} and {average(2, 'vanilla')} on average" in readme
+    assert f"is ahead of it by {plain(ewc.difference)}, O-LoRA is not shown to be" in readme
+    assert f"to differ from a frozen encoder with {average(2, 'frozen')}." in readme
 
 
 def test_a_higher_rate_of_the_heads_of_seq_star() -> None:
