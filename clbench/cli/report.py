@@ -9,8 +9,9 @@ from clbench.cli.arguments import argument, choice, command
 from clbench.cli.console import note, say, show_results, show_rows
 from clbench.core.errors import RunFolderError, SettingsError
 from clbench.core.options import Option
+from clbench.results.reading import garbage_collection_paused
 from clbench.results.score_tables import scores_frame, to_csv
-from clbench.results.store import Store, garbage_collection_paused
+from clbench.results.store import Store
 from clbench.suite.schema import FEWEST, MOST_SEEDS
 
 Out = Annotated[

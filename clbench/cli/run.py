@@ -16,7 +16,7 @@ from clbench.core.options import Option
 from clbench.models.folder import count_parameters, weight_files
 from clbench.models.locate import local_folder
 from clbench.results.cell import CellResult
-from clbench.results.store import garbage_collection_paused
+from clbench.results.reading import garbage_collection_paused
 from clbench.runner.resources import Resources
 from clbench.runner.run_state import RunState, TensorBoard, read_run_state
 from clbench.suite.options import RunOptions

@@ -17,9 +17,10 @@ from clbench.results.comparisons import FIELDS, comparisons_frame, controls_fram
 from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.matched import matched_frame
 from clbench.results.published import compare_published
+from clbench.results.reading import Cells
 from clbench.results.resume import first_difference
 from clbench.results.statistics import ALPHA, summarise
-from clbench.results.store import Cells, Store
+from clbench.results.store import Store
 from clbench.suite.schema import FEWEST, Question
 from clbench.suite.scores import SCORE, SCORES, Score
 from clbench.training.protocol import Protocol

@@ -9,8 +9,9 @@ from typing import Any
 from clbench.core.errors import RunFolderError, SettingsError, count
 from clbench.core.files import as_folder_error
 from clbench.results.cell import CellResult
+from clbench.results.reading import table_order
 from clbench.results.resume import conflicts
-from clbench.results.store import Store, table_order
+from clbench.results.store import Store
 from clbench.suite.plan import Cell, Plan, validate
 
 
