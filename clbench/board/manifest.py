@@ -28,6 +28,8 @@ HOST = ("system", "processor", "device", "device_name")
 
 WHOLE = re.compile(r"(?!.*: )(?:~\w*|[A-Za-z]:|\.\.)?[/\\](?:[^\n]*[/\\])?([^/\\\n]+)[/\\]?")
 """A text that is a path and leads out of its folder; its group is the last part."""
+FILE = re.compile(r"\bfile:/+", re.IGNORECASE)
+"""What makes a URL of a path."""
 INNER = re.compile(r"(?<![\w./:~-])(?:~\w*|[A-Za-z]:)?(?:[/\\][\w.+@-]+)+[/\\]([\w.+@-]+)")
 """An absolute path of two or more parts in a text."""
 
@@ -182,5 +184,6 @@ def without_paths(value: Any) -> Any:
         return [without_paths(item) for item in value]
     if not isinstance(value, str):
         return value
+    value = FILE.sub("/", value)
     match = WHOLE.fullmatch(value)
     return match[1] if match else INNER.sub(r"\1", value)

@@ -40,6 +40,8 @@ def scores_follow(submission: Submission) -> Lines:
     if not expected.index.equals(found.index):
         yield "scores.csv has other rows than there are cells."
         return
+    if more := [name for name in found.columns if name not in expected]:
+        yield f"scores.csv has {join_names(more)} besides the scores."
     for name in expected.columns:
         if name not in found:
             yield f"scores.csv lacks the column {name}."

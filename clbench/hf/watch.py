@@ -126,6 +126,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
             name: (own, GENERAL[name].questions(folder, most, seed)) for name, own in parts.items()
         }
         self._kept: tuple[int, dict[str, torch.Tensor]] | None = None
+        self._restored: dict[str, float] | None = None
         self.scored_on: dict[str, Any] = {
             "tasks": {items.name: items.rows.digest for items in self._items}
             | {name: digest(repr(questions)) for name, (_, questions) in self._asked.items()},
@@ -163,7 +164,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
                 "CHECKPOINT."
             )
         self._start, self.seconds, self._longest = time.monotonic(), 0.0, 0.0
-        self.curve, self.first = [], {}
+        self.curve, self.first, self._restored = [], {}, None
         if state.global_step:
             self._resume(state)
         if not self.curve or self.curve[-1]["step"] != state.global_step:
@@ -243,6 +244,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         scores = {name: float(np.mean(values)) for name, values in items.items()}
         self.first = self.first or {name: values.tolist() for name, values in items.items()}
         self.curve.append({**scores, "step": step})
+        self._restored = None
         logs = {f"{PREFIX}{name}": value for name, value in scores.items()}
         logs |= {f"{PREFIX}{name}_change": value for name, value in self.changes().items()}
         if state.epoch is not None:
@@ -282,13 +284,16 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
     def changes(self) -> dict[str, float]:
         """Return the changes from the first to the last scoring; below 0 is worse.
 
+        After a restoration the last one is that of the restored weights.
+
         Raises a SettingsError before training, as `draw` does.
         """
         if not self.curve:
             raise SettingsError(
                 "ForgettingCallback: nothing has been scored yet. Call train() first."
             )
-        return {n: self._change(n, self.curve[-1]) for n in self.curve[0] if n != "step"}
+        last = self._restored or self.curve[-1]
+        return {n: self._change(n, last) for n in self.curve[0] if n != "step"}
 
     def _change(self, name: str, point: Mapping[str, float]) -> float:
         change = point[name] - self.curve[0][name]
@@ -358,6 +363,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
             if self.action == "restore" and self._kept is not None:
                 step, copies = self._kept
                 model.load_state_dict(copies)
+                self._restored = next(p for p in self.curve if p["step"] == step)
                 text += f" and restores the weights of step {step}"
             elif self.action == "restore":
                 text += " and keeps its weights, as no earlier ones within the limits were saved"

@@ -46,8 +46,7 @@ class TokenWeights(Method, ABC):
         ).view(labels.shape)
         with torch.no_grad():
             weights = self.weights(outputs.detach(), losses.detach(), batch)
-        if stage.is_sampled:
-            stage.record("token_weight", batch.predictions(weights).mean())
+        stage.sample("token_weight", batch.predictions(weights).mean())
         return stage.token_mean(weights * losses, batch)
 
 

@@ -189,8 +189,8 @@ def make_search(
 
     if find_spec("autogluon") is None:
         raise SettingsError(
-            "clbench search needs autogluon.core, which has no version for Python 3.14 or later: "
-            "use Python 3.11 to 3.13. `clbench tune` does not need it."
+            "clbench search needs autogluon.core: install it on Python 3.11 to 3.13, as it has no "
+            "version for 3.14. `clbench tune` does not need it."
         )
     split = "validation" if settings.paper_split else "tuning"
     source = suite_for_trials(suite, options, score_on=split)

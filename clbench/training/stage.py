@@ -418,6 +418,10 @@ class Stage(Context):
         return (self.done_before + self.step) % every == 0
 
     def sample(self, name: str, value: float | Tensor) -> None:
-        """Add a point to the curve `name` at some steps, since each waits for the device."""
-        if self.is_sampled:
+        """Add a point to the curve `name` at some steps, since each waits for the device.
+
+        With gradient accumulation it is that of the step's first part.
+        """
+        at = float(self.done_before + self.step)
+        if self.is_sampled and self.log.get(name, [[-1.0]])[-1][0] != at:
             self.record(name, value)

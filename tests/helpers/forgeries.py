@@ -304,6 +304,15 @@ def a_better_score_in_the_table(forger: Forger) -> None:
     resign(forger)
 
 
+@forgery("scores from R")
+def a_score_of_its_own_in_the_table(forger: Forger) -> None:
+    path = forger.folder / "scores.csv"
+    first, *lines = path.read_text("utf-8").splitlines()
+    rows = [f"{first},wisdom", *(f"{line},0.99" for line in lines)]
+    path.write_text("\n".join(rows) + "\n", "utf-8")
+    resign(forger)
+
+
 @forgery("whole matrix")
 def a_better_score_in_a_cell(forger: Forger) -> None:
     forger.cells(lambda c: c["scores"].update(p_o=0.99), CELL)

@@ -150,6 +150,7 @@ def test_limits_warn_stop_and_restore(tmp_path: Path, action: Any) -> None:
     assert trainer.state.global_step == (8 if action == "warn" else 2)
     same = all(torch.equal(v, start[name]) for name, v in trainer.model.state_dict().items())
     assert same == (action == "restore")
+    assert (callback.changes()["language"] < -1e-4) == (action != "restore")
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from clbench.methods.base import Method, Vanilla
 from clbench.methods.distillation import KLAnchor, LwF
 from clbench.methods.generic_replay import TextReplay
 from clbench.methods.replay import DerPlusPlus
+from clbench.methods.token_weights import ASFT
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task
@@ -109,6 +110,16 @@ def test_a_text_weighs_as_much_as_a_row_of_the_whole_step(folder: Path, index: i
         losses[name] = np.array(train_stage(stage, method()).curves["loss"])
     np.testing.assert_allclose(losses["whole"] - losses["plain"], 1.0, atol=1e-5)
     np.testing.assert_allclose(losses["parts"], losses["whole"], atol=1e-4)
+
+
+def test_curves_have_one_point_at_a_step_that_is_accumulated(folder: Path) -> None:
+    cell = Cell(folder, ASFT())
+    stage = cell.stage(0)
+    stage.protocol = stage.protocol.model_copy(update={"accumulation": 2})
+    curves = train_stage(stage, cell.method).curves
+    for name in ("token_weight", "divergence"):
+        steps = [step for step, _ in curves[name]]
+        assert len(steps) == len(set(steps)) > 1
 
 
 def test_lwf_distils_every_token_of_the_new_answers(folder: Path) -> None:

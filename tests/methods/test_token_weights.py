@@ -35,7 +35,6 @@ def batch_of(labels: Tensor) -> Batch:
 class Fixed:
     """A stage of which a method sees logits alone."""
 
-    is_sampled = False
     token_mean = Stage.token_mean
 
     def __init__(self, outputs: Tensor, base: Tensor) -> None:
