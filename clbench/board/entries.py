@@ -22,7 +22,7 @@ from clbench.board.manifest import (
 from clbench.core.errors import ClbenchError, RunFolderError
 from clbench.core.files import digest
 from clbench.core.options import checks_arguments
-from clbench.report.content import run_labels
+from clbench.report.runs import run_labels
 from clbench.results.archive import ARCHIVE
 from clbench.results.cell import CellResult, summarizer
 from clbench.results.resume import SCENARIO_SECTIONS

@@ -51,9 +51,9 @@ def compare(
 
 def _report(runs: Sequence[Path], out: Path | None, formats: Sequence[str]) -> int:
     # These import pandas and matplotlib, for which --help should not wait.
-    from clbench.report.content import read_runs
     from clbench.report.drawing import FORMATS
     from clbench.report.files import write_report
+    from clbench.report.runs import read_runs
 
     kinds = [choice("--formats", name, FORMATS) for name in formats]
     resolved = [run.resolve() for run in runs]
@@ -92,7 +92,7 @@ def power(
     of seeds.
     """
     # These import pandas, for which --help should not wait.
-    from clbench.report.content import read_runs
+    from clbench.report.runs import read_runs
     from clbench.results.comparisons import comparisons_frame
     from clbench.results.statistics import ALPHA, power_frame, spend
 

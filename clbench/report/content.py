@@ -1,29 +1,23 @@
 """What a report contains: the cells of its runs, and what they say."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
-from clbench.core.errors import RunFolderError, join_names
-from clbench.methods.base import METHODS
 from clbench.report.pictures import sparklines
 from clbench.report.sentences import mark, paper_frame
 from clbench.results import score_tables
-from clbench.results.cell import CellResult, plain, summarizer, without_extra_points
+from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.matched import matched_frame
 from clbench.results.published import compare_published
-from clbench.results.reading import Cells
-from clbench.results.resume import first_difference
 from clbench.results.statistics import ALPHA, summarise
-from clbench.results.store import Store
 from clbench.suite.schema import FEWEST, Question
 from clbench.suite.scores import SCORE, SCORES, Score
-from clbench.training.protocol import Protocol
 
 COSTS = {
     "train_seconds": ("train s", "seconds of training, without scoring"),
@@ -31,6 +25,12 @@ COSTS = {
     "training_memory_mb": ("memory MB", "peak size of a training step’s tensors, in 10⁶ bytes"),
 }
 """Columns of costs on the page: title and meaning."""
+
+
+MOST_DETAILS = 500
+"""Above this number of cells, the page shows details of failed ones only."""
+MOST_SCENARIOS = 6
+"""Number of scenarios, from the first, that have figures of their own on the page."""
 
 
 @dataclass(frozen=True)
@@ -240,170 +240,3 @@ def _stage(cell: CellResult, row: int) -> dict[str, Any]:
         "record": stage,
         "curves": [] if stage is None else sparklines(stage),
     }
-
-
-MOST_DETAILS = 500
-"""Above this number of cells, the page shows details of failed ones only."""
-MOST_SCENARIOS = 6
-"""Number of scenarios, from the first, that have figures of their own on the page."""
-
-Meanings = dict[tuple[str, str], Any]
-"""What names stand for: settings, by kind (``method`` or ``scenario``) and name."""
-
-
-def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str], bool]:
-    """Return the cells of all runs, notes on them, and whether a cell is damaged or missing.
-
-    If a name means different things in two runs, the name of the later run is added to it: to a
-    scenario with other rows or settings, to a method with other settings or with a seed that an
-    earlier run has too, and to all methods of a run whose protocol differs from the first run's.
-    Cells keep their curves only if the report shows them.
-
-    Raises
-    ------
-    RunFolderError
-        If a folder is not a run or has no cell.
-    """
-    cells: list[CellResult] = []
-    notes: list[str] = []
-    is_damaged = False
-    keys: set[str] = set()
-    earlier: Meanings = {}
-    labels = run_labels(stores)
-    summarize = summarizer(_curve_filter())
-    for store, label in zip(stores, labels, strict=True):
-        run, meanings = _read_run(store, summarize)
-        notes += run.broken_lines(())
-        is_damaged = is_damaged or bool(run.broken or run.missing)
-        pairs = {key: (earlier.get(key, value), value) for key, value in meanings.items()}
-        texts = {key: _difference(*pair) for key, pair in pairs.items() if pair[0] != pair[1]}
-        changed = {key: text.removeprefix("was run with ") for key, text in texts.items() if text}
-        what = {"method": "settings", "scenario": "tasks or settings"}
-        notes += [
-            f"{name} in {label} has other {what[kind]} than in earlier runs: {text}."
-            for (kind, name), text in changed.items()
-        ]
-        clashing = {cell.baseline for cell in run.cells if cell.key in keys}
-        clashing |= {name for kind, name in changed if kind == "method"}
-        if _protocol_differences([stores[0], store], ["first", "this"]):
-            clashing |= {cell.baseline for cell in run.cells}
-        families = {cell.family for cell in run.cells if cell.family and cell.baseline in clashing}
-        keys |= {cell.key for cell in run.cells}
-        for cell in run.cells:
-            changes = {}
-            if ("scenario", cell.scenario) in changed:
-                changes = {"scenario": f"{cell.scenario} ({label})"}
-            elif cell.baseline in clashing or cell.family in families:
-                changes = {"baseline": f"{cell.baseline} ({label})"}
-                if cell.family:
-                    changes["family"] = f"{cell.family} ({label})"
-            cells.append(cell.model_copy(update=changes) if changes else cell)
-        earlier = meanings | earlier
-    if differences := _protocol_differences(stores, labels):
-        notes.append(
-            f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
-            "are not due to their methods alone."
-        )
-    notes += [
-        f"{store.suite_path} cannot be read, so its question, looks and protocol are unknown."
-        for store in stores
-        if store.suite_path.exists() and not store.read_suite()
-    ]
-    plans = [(s.questions()[-1], s.looks()) for s in stores if s.read_suite()]
-    notes += [
-        f"The {what} of these runs differ; the verdicts are for those of {labels[0]}."
-        for what, position in (("questions", 0), ("looks", 1))
-        if any(plan[position] != plans[0][position] for plan in plans)
-    ]
-    tuned_on: dict[str, set[int]] = {}
-    for cell in cells:
-        if cell.seed in cell.search.get("seeds", ()):
-            tuned_on.setdefault(cell.baseline, set()).add(cell.seed)
-    notes += [
-        f"{name}: its settings were tuned on seeds that are shown here "
-        f"({join_names(map(str, sorted(seeds)))}), so its scores on them are too good by chance."
-        for name, seeds in tuned_on.items()
-    ]
-    return cells, notes, is_damaged
-
-
-def _read_run(
-    store: Store, summarize: Callable[[CellResult], CellResult]
-) -> tuple[Cells, Meanings]:
-    meanings: Meanings = {}
-
-    def record(cell: CellResult) -> CellResult:
-        if cell.status == "ok" and cell.reference_of is None:
-            method = {"name": cell.method, "settings": cell.settings.get("method")}
-            meanings.setdefault(("method", cell.baseline), {"method": method})
-        sections = {key: cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")}
-        meanings.setdefault(("scenario", cell.scenario), sections)
-        return summarize(cell)
-
-    store.require()
-    run = store.read(transform=record)
-    if not run.cells:
-        broken = "".join(f" {line}" for line in list(run.broken_lines(()))[:1])
-        raise RunFolderError(f"{store.out} has no finished cell yet. Run it first.{broken}")
-    return run, meanings
-
-
-def _difference(before: Any, now: Any) -> str | None:
-    """Return how two meanings differ; a setting of a method that one of them lacks is its default.
-
-    An earlier version of clbench may have had no such setting.
-    """
-    name, both = now.get("method", {}).get("name"), [before, now]
-    settings: list[Any] = [each.get("method", {}).get("settings") or {} for each in both]
-    if settings[0].keys() != settings[1].keys() and name in METHODS:
-        fields = METHODS.get(name).settings_model().model_fields.items()
-        added = plain({n: field.get_default(call_default_factory=True) for n, field in fields})
-        both = [
-            {"method": {**each["method"], "settings": {**added, **own}}}
-            for each, own in zip(both, settings, strict=True)
-        ]
-    return first_difference(*both)
-
-
-def _curve_filter() -> Callable[[CellResult], bool]:
-    """Return a function that tells whether the page shows a cell's curves anywhere."""
-    count = 0
-    scenarios: set[str] = set()
-
-    def is_shown(cell: CellResult) -> bool:
-        nonlocal count
-        count += 1
-        if cell.status == "ok" and len(scenarios) < MOST_SCENARIOS:
-            scenarios.add(cell.scenario)
-        return count <= MOST_DETAILS or cell.status == "failed" or cell.scenario in scenarios
-
-    return is_shown
-
-
-def run_labels(stores: Sequence[Store]) -> list[str]:
-    """Return the names of the folders, with as many parents as are needed to tell them apart."""
-    parts = [store.out.resolve().parts for store in stores]
-    for count in range(1, max(map(len, parts)) + 1):
-        labels = ["/".join(each[-count:]) for each in parts]
-        if len(set(labels)) == len(labels):
-            break
-    return labels
-
-
-def _protocol_differences(stores: Sequence[Store], labels: Sequence[str]) -> list[str]:
-    """Return the settings of the protocol that differ between the runs in which it is known."""
-    all_protocols = {
-        label: store.read_suite().get("protocol", {})
-        for label, store in zip(labels, stores, strict=True)
-    }
-    # A run of an earlier version may lack a setting, which then had its present default.
-    fields = Protocol.model_fields.items()
-    added = plain({name: field.get_default(call_default_factory=True) for name, field in fields})
-    protocols = {label: {**added, **own} for label, own in all_protocols.items() if own}
-    differences = []
-    for key in dict.fromkeys(key for protocol in protocols.values() for key in protocol):
-        values = {label: protocol.get(key) for label, protocol in protocols.items()}
-        if any(value != next(iter(values.values())) for value in values.values()):
-            each = ", ".join(f"{value} in {label}" for label, value in values.items())
-            differences.append(f"{key}: {each}")
-    return differences

@@ -25,10 +25,10 @@ from clbench.report.content import (
     card_scores,
     finished_scenarios,
     gather,
-    read_runs,
 )
 from clbench.report.drawing import FORMATS, Drawing, Plan, draw_all
 from clbench.report.pictures import pictures
+from clbench.report.runs import read_runs
 from clbench.report.sentences import (
     MARKS,
     Line,

@@ -8,7 +8,8 @@ from helpers.report_runs import cell, make_run
 
 from clbench.core.errors import RunFolderError
 from clbench.methods.base import METHODS
-from clbench.report.content import gather, read_runs
+from clbench.report.content import gather
+from clbench.report.runs import read_runs
 from clbench.results.store import Store
 
 
@@ -149,7 +150,7 @@ def test_only_cells_whose_curves_are_shown_keep_them(
             store.write_cell(cell(f"more{number}", "vanilla", 0, 0.5))
     cells, *_ = read_runs([store])
     assert all(cell.stages[0].curves for cell in cells if cell.stages)
-    monkeypatch.setattr("clbench.report.content.MOST_DETAILS", 2)
+    monkeypatch.setattr("clbench.report.runs.MOST_DETAILS", 2)
     cells, *_ = read_runs([store])
     with_curves = {cell.scenario for cell in cells if cell.stages and cell.stages[0].curves}
     assert with_curves == {f"more{n}" for n in range(6)}
