@@ -137,6 +137,56 @@ def _plain(mixture: Mixture) -> dict[str, Any]:
     return {**asdict(mixture), "groups": dict(mixture.groups)}
 
 
+@dataclass
+class _Sweep:
+    """Mixtures that are tried on some rows.
+
+    `scores` returns which rows are right, by task; the last task is the one learned. With
+    `keeps_adapter`, trimmed mixtures are tried and not chosen.
+    """
+
+    scores: Callable[[Mixture], Mapping[str, Bools]]
+    tell: Callable[[str], None]
+    keeps_adapter: bool
+    points: list[Point] = field(default_factory=list)
+
+    def choose(self, alpha: float | None) -> Mixture:
+        """Try mixtures and return the best, or that of a given α."""
+        if alpha is not None:
+            for each in (1.0, alpha, 0.0):
+                self._visit(Mixture(each))
+            return Mixture(alpha)
+        for each in reversed(ALPHAS):
+            self._visit(Mixture(each))
+        for share in TRIMS:
+            self._visit(Mixture(1.0, largest=share))
+        for group in DEPTHS:
+            start = self.best().mixture
+            for share in GROUP_ALPHAS:
+                self._visit(start.with_group(group, share))
+        return self.best().mixture
+
+    def best(self, *, trimmed: bool = False) -> Point:
+        """Return the best point; of equal ones the first, and so before all the tuned model."""
+        wanted = [
+            p for p in self.points if not self.keeps_adapter or (p.mixture.largest < 1.0) == trimmed
+        ]
+        return max(wanted, key=lambda p: p.merit)
+
+    def single(self) -> list[Mixture]:
+        """Return mixtures of one α for all weights that beat the tuned model, the best first."""
+        tuned = self.points[0].merit
+        better = [p for p in self.points if p.merit > tuned and p.mixture != BASE]
+        better.sort(key=lambda p: p.merit, reverse=True)
+        return [p.mixture for p in better if p.mixture == Mixture(p.mixture.alpha)]
+
+    def _visit(self, mixture: Mixture) -> None:
+        if mixture not in [point.mixture for point in self.points]:
+            self.tell(str(mixture))
+            means = [float(right.mean()) for right in self.scores(mixture).values()]
+            self.points.append(Point(mixture, fmean(means[:-1]), means[-1]))
+
+
 @own_state()
 def mend(
     base: str,
@@ -199,41 +249,17 @@ def mend(
     mixer = Mixer(first, second)
     parts = {each.name: _part(each, first, second) for each in items[:-1]}
     parts[items[-1].name] = _part(items[-1], second, second)
-    points: list[Point] = []
-
-    def score(items: Items) -> Bools:
-        return hits(second, items, parts[items.name], where)
-
     folder = adapter_folder(tuned)
     scales = folder is not None and not merge and is_scalable(folder, second)
 
-    def best(*, trimmed: bool = False) -> Point:
-        allowed = [p for p in points if not scales or (p.mixture.largest < 1.0) == trimmed]
-        return max(allowed, key=lambda p: p.merit)  # of equal ones the first: before all, the tuned
-
-    def visit(mixture: Mixture) -> None:
-        if mixture not in [point.mixture for point in points]:
-            tell(str(mixture))
-            with mixer.mixed(mixture):
-                scores = [float(score(each).mean()) for each in sweeps]
-            points.append(Point(mixture, fmean(scores[:-1]), scores[-1]))
-
-    for each in reversed(ALPHAS) if alpha is None else (1.0, alpha, 0.0):
-        visit(Mixture(each))
-    if alpha is None:
-        for share in TRIMS:
-            visit(Mixture(1.0, largest=share))
-        for group in DEPTHS:
-            start = best().mixture
-            for share in GROUP_ALPHAS:
-                visit(start.with_group(group, share))
-    chosen = best().mixture if alpha is None else Mixture(alpha)
-    tell("scoring on rows that the sweep did not see")
-
-    def final(mixture: Mixture) -> dict[str, Bools]:
+    def scores(rows: Sequence[Items], mixture: Mixture) -> dict[str, Bools]:
         with mixer.mixed(mixture):
-            return {each.name: score(each) for each in finals}
+            return {n.name: hits(second, n, parts[n.name], where) for n in rows}
 
+    sweep = _Sweep(partial(scores, sweeps), tell, keeps_adapter=scales)
+    chosen = sweep.choose(alpha)
+    tell("scoring on rows that the sweep did not see")
+    final = partial(scores, finals)
     before = final(TUNED)
 
     def test(after: Mapping[str, Bools], than: Mapping[str, Bools]) -> dict[str, Change]:
@@ -245,13 +271,11 @@ def mend(
     changes = same if chosen == TUNED else test(after, before)
     merged = None
     if scales and alpha is None:
-        other = best(trimmed=True).mixture
+        other = sweep.best(trimmed=True).mixture
         merged = other, test(final(other), after)
     instead = None
     if losses(changes, names[-1]):
-        others = [p for p in points if p.mixture == Mixture(p.mixture.alpha) not in (chosen, BASE)]
-        others = [p for p in others if p.merit > points[0].merit]  # that of the tuned model
-        ranked = (p.mixture for p in sorted(others, key=lambda p: p.merit, reverse=True))
+        ranked = (m for m in sweep.single() if m != chosen)
         instead = next((m for m in ranked if not losses(test(final(m), before), names[-1])), None)
     mixer.apply(chosen)
     mended = Mended(
@@ -259,7 +283,7 @@ def mend(
         second.title,
         tuple(names[:-1]),
         names[-1],
-        tuple(points),
+        tuple(sweep.points),
         chosen,
         {name: float(hit.mean()) for name, hit in before.items()},
         {name: float(hit.mean()) for name, hit in after.items()},
