@@ -112,7 +112,7 @@ def audit(
       clbench audit --gate-template > gate.toml
     """
     from clbench.audit import page as pages
-    from clbench.audit.gate import CODES, read_gate
+    from clbench.audit.gate import read_gate
     from clbench.audit.record import FILE
 
     requirements = None if gate is None else read_gate(gate)
@@ -123,10 +123,7 @@ def audit(
         say(*preview_lines(base, tuned, settings, options.device))
         return 0
     if logs:
-        given = (f.name for f in fields(settings) if getattr(settings, f.name) != f.default)
-        wrong = [name for name in given if name not in ("tasks", "data", "margin")]
-        if wrong := wrong + ["with_texts"] * with_texts + ["dry_run"] * dry_run:
-            raise SettingsError(f"{named(wrong[0])} needs models. Leave it out with --logs.")
+        check_needs_no_model(settings, with_texts=with_texts, dry_run=dry_run)
         from clbench.audit.logs.audit import audit_logs
 
         with working("reading logs") as tell:
@@ -149,8 +146,24 @@ def audit(
             audited = auditing.audit(base, tuned, **own, tell=tell, note=note)
         tell("writing the page")
         page = pages.write_audit(audited, out, with_texts=with_texts)
-    decisions = pages.decisions(audited)
-    say(*decisions, *map(printable, audited.notes))
+    show(audited)
+    say(f"Page: {page} ({duration(time.monotonic() - start)})")
+    return exit_code(audited, gates)
+
+
+def check_needs_no_model(settings: AuditSettings, **flags: bool) -> None:
+    """Raise a SettingsError if a setting or flag was given that needs models."""
+    given = [f.name for f in fields(settings) if getattr(settings, f.name) != f.default]
+    wrong = [name for name in given if name not in ("tasks", "data", "margin")]
+    if wrong := wrong + [name for name, is_given in flags.items() if is_given]:
+        raise SettingsError(f"{named(wrong[0])} needs models. Leave it out with --logs.")
+
+
+def show(audited: "Audit") -> None:
+    """Print what an audit found."""
+    from clbench.audit import page as pages
+
+    say(*pages.decisions(audited), *map(printable, audited.notes))
     for model in audited.models:
         say(pages.headline(model, audited.base))
         _show_measures(model.comparison)
@@ -160,7 +173,12 @@ def audit(
         say(f"{printable(pair.second)} compared with {printable(pair.first)}:{same}")
         _show_measures(pair.comparison, between=True)
     say(*filter(None, (*pages.explanation(audited), pages.remedy(audited))))
-    say(f"Page: {page} ({duration(time.monotonic() - start)})")
+
+
+def exit_code(audited: "Audit", gates: Sequence[tuple[str, float | None]]) -> int:
+    """Print what fails, or was not measured, and return the exit code for it."""
+    from clbench.audit.gate import CODES
+
     failed = [line for gate in gates for line in failures(audited, *gate)]
     empty = [
         f"error: {part} of {printable(model.name)} was not measured, so no gate can check it."
