@@ -281,6 +281,8 @@ def tune(
     plan = make_tuning(suite, settings, options)
     state, studies = plan.state(plan.first), read_studies(plan)
     api.check(state, resources, Lines(plan.first.suite.name, plan.out, err()))
+    for study in studies:
+        note(*study.unfit())
     if dry_run:
         show_sweeps(plan, studies, state)
         return 0

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from clbench.training.stage import Context, Stage
 
 M = TypeVar("M", bound=type[Method])
+MAX_RATE = 100.0
+"""Highest flat rate of a method; heads alone, on small features, can need more than 1."""
 
 
 def _check_class(name: str, entry: object) -> str | None:
@@ -85,14 +87,14 @@ def at_rate(method: Method, protocol: Protocol) -> Protocol:
     Raises
     ------
     SettingsError
-        If the rate is above 1, or a method has given these settings another meaning.
+        If the rate is above `MAX_RATE`, or a method has given these settings another meaning.
     """
     for name in ("lr", "lr_multiple"):
         if not isinstance(getattr(method, name), int | float | None):
             raise SettingsError(f"{name} is the flat rate of every method: it must be a number.")
     rate = (method.lr or protocol.lr) * method.lr_multiple
-    if rate > 1.0:
-        raise SettingsError(f"the rate lr·lr_multiple is {rate:g}: must be at most 1.")
+    if rate > MAX_RATE:
+        raise SettingsError(f"the rate lr·lr_multiple is {rate:g}: must be at most {MAX_RATE:g}.")
     return protocol if rate == protocol.lr else protocol.model_copy(update={"lr": rate})
 
 

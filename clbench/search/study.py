@@ -135,6 +135,22 @@ class Study:
         best = max(self.trials, key=lambda trial: trial.score, default=None)
         return None if best is None or best.score == FAILED else best
 
+    def unfit(self) -> list[str]:
+        """Return notes on values of the sweep that do not fit the protocol, and so are left out."""
+        notes = []
+        for key, axis in self.sweep.items():
+            for value in (axis.low, axis.high) if isinstance(axis, baselines.Range) else axis:
+                try:
+                    self._check({key: value})
+                except (SettingsError, SuiteError) as error:
+                    notes.append(f"Points with {key} = {value} are left out: {error}")
+        return notes
+
+    def _check(self, proposal: Mapping[str, Any]) -> None:
+        """Raise a SettingsError or SuiteError if a point does not fit the protocol."""
+        point = baselines.variant(self.baseline, self.baseline.name, proposal)
+        check_methods([point], self.plan.first.protocol)
+
     def variants(self) -> list[baselines.Baseline]:
         """Return the baseline of each proposal, the first one under its own name."""
         name = self.baseline.name
@@ -176,8 +192,7 @@ class Study:
                 continue
             seen.append(values)
             with suppress(SettingsError, SuiteError):
-                point = baselines.variant(self.baseline, self.baseline.name, proposal)
-                check_methods([point], self.plan.first.protocol)
+                self._check(proposal)
                 self.proposals.append(proposal)
                 missing -= 1
             if not missing:

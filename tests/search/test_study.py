@@ -120,6 +120,19 @@ def test_a_sweep_with_fewer_points_than_trials_is_tried_whole_at_once(suite: Pat
     assert study.is_exhausted
 
 
+def test_values_that_do_not_fit_are_named(suite: Path) -> None:
+    path = suite.with_name("fast.toml")
+    path.write_text(
+        'method = "frozen"\n[settings]\nlr = 1e-3\n[sources]\nlr = "A test."\n'
+        "[sweep]\nlr_multiple = [1.0, 2e5]\n"
+    )
+    options = RunOptions(out=suite.parent / "tuned", methods=[str(path)])
+    (study,) = read_studies(make_tuning(suite, TuneSettings(trials=4), options))
+    (line,) = study.unfit()
+    assert line.startswith("Points with lr_multiple = 200000.0 are left out: fast, with this prot")
+    assert line.endswith("the rate lr·lr_multiple is 200: must be at most 100.")
+
+
 @pytest.mark.slow
 def test_tuning_goes_on_where_it_stopped(suite: Path) -> None:
     first, _, plan = tune(suite, 4)
