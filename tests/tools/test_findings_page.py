@@ -45,7 +45,7 @@ OTHERS = {
     "all klda prototypes average": "better",
     "four lora-shared vanilla average": "better",
     "four ewc-lora lora-shared average": "better",
-    "four o-lora lora-shared average": NONE,
+    "four o-lora lora-shared average": "better",
     "four o-lora frozen average": NONE,
     "four seq-star frozen average": NONE,
     "four prototypes replay average": "equivalent",
