@@ -164,7 +164,8 @@ def rows_are_the_named(submission: Submission) -> Outcome:
                 task_identity(name, data=submission.data, base=submission.base, own=file.task)
             )
         except ClbenchError as error:
-            unchecked.append(f"rows of {name}: {error}")
+            problem = str(error).rstrip(".")
+            unchecked.append(f"rows of {name}: {problem}; name its data with {named('data')}")
             continue
         if ours == theirs:
             same.append(name)
