@@ -155,10 +155,12 @@ def has_one_recipe(submission: Submission) -> Lines:
                 value = getattr(METHODS.get(cell.method), name)
                 if isinstance(value, bool) and value != getattr(cell, name):
                     yield f"{cell.key} has {name} = {getattr(cell, name)}, its method {value}."
-        shown = plain(cell.settings.get("method", {}))
-        for key, value in plain(used.get("settings", {})).items():
-            if shown.get(key, value) != value:
-                yield f"{cell.key} shows {key} = {shown[key]}, but was run with {value}."
+        own = {k: v for k, v in cell.recipe["protocol"].items() if k not in BY_TASK}
+        for section, values in (("method", used.get("settings", {})), ("protocol", own)):
+            shown = plain(cell.settings.get(section, {}))
+            for key, value in plain(values).items():
+                if shown.get(key, value) != value:
+                    yield f"{cell.key} shows {key} = {shown[key]}, but was run with {value}."
         same = {name: cell.recipe.get(name) for name in ("version", "model", "corpus")}
         same |= {f"rows of {name}": rows for name, rows in cell.recipe.get("tasks", {}).items()}
         if cell.status == "ok":

@@ -125,6 +125,9 @@ CELLS: dict[str, tuple[str, str, Change]] = {
     "tasks of other names": ("one recipe", "*", lambda c: c.update(tasks=["first", "second"])),
     "other chance levels for one cell": ("one recipe", CELL, lambda c: c.update(floors=[0.1, 0.1])),
     "a task without a stage": ("one recipe", CELL, without_stage),
+    "another rate shown than used": (
+        "one recipe", CELL, lambda c: c["settings"]["protocol"].update(lr=0.1)
+    ),
     "kept rows denied": ("one recipe", "*replay*", lambda c: c.update(keeps_rows=False)),
     "another corpus": ("rows", "*", lambda c: c["recipe"].update(corpus={"built-in": ZEROS})),
 }  # fmt: skip
