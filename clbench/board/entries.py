@@ -76,7 +76,7 @@ class Entry:
     def command(self) -> str:
         """Return one command that runs all of it again, joined from the commands of the run."""
         suite, own = self.suite, {cell.baseline for cell in self.cells}
-        commands = suite.get("commands", [])
+        commands = [words for words in suite.get("commands", []) if words[:1] == ["clbench"]]
         words = [*commands[-1]] if commands else ["clbench", "run", suite["name"]]
         for option, names in (
             ("--scenarios", [table.get("name", "") for table in suite.get("scenario", [])]),

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clbench.core.errors import RunFolderError, describe_errors, sentence
 from clbench.core.files import LOCK, read_file
+from clbench.core.files import MANIFEST as MANIFEST
 from clbench.core.registry import Count
 from clbench.results.cell import CellResult, Text
 
-MANIFEST = "manifest.json"
 VERIFIED = "verified.json"
 """What `clbench.board.verify` leaves beside the manifest: the grade, and what was checked."""
 GRADES = ("reported", "recomputed", "rerun")

@@ -8,7 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from clbench.board.manifest import MANIFEST
 from clbench.board.submission import Find, Lines, Outcome, Submission
+from clbench.board.submit import weights
 from clbench.core.errors import ClbenchError, count, join_names, named
 from clbench.models.locate import model_identity
 from clbench.results.cell import plain, unpack_rows
@@ -72,8 +74,9 @@ def fingerprints_follow(submission: Submission) -> Lines:
 def matrix_follows(submission: Submission) -> Outcome:
     """Compare R with the metrics, and these with the rows that were right."""
     wrong, without, unmeasured, scores, backed = [], list[str](), list[str](), 0, 0
+    sizes: dict[tuple[str, int, str], int] = {}  # rows of each scenario, seed and task
     for cell in submission.cells:
-        sizes, last = dict[int, int](), len(cell.R) - 1
+        last = len(cell.R) - 1
         before = 0
         if cell.reference_of is None:
             before = len(cell.tasks) - len(cell.stages)  # the pretraining, which has no rows
@@ -97,8 +100,9 @@ def matrix_follows(submission: Submission) -> Outcome:
                 without += [where] if i in (j, last) and j >= before else []
                 continue
             right = unpack_rows(text)
-            if not len(right) or sizes.setdefault(j, len(right)) != len(right):
-                wrong.append(f"{where} is of {len(right)} rows, other stages of {sizes.get(j)}.")
+            size = sizes.setdefault((cell.scenario, cell.seed, cell.tasks[j]), len(right))
+            if not len(right) or size != len(right):
+                wrong.append(f"{where} is of {len(right)} rows, other stages or cells of {size}.")
             elif not _near(share, float(right.mean())):
                 rows = f"{right.mean():.4f} of its rows are right"
                 wrong.append(f"{where} has an accuracy of {share:.4f}, but {rows}.")
@@ -137,8 +141,13 @@ def model_is_the_named(submission: Submission) -> Outcome:
     if isinstance(theirs, dict) and {*ours} != {*theirs}:
         problem = "the model is a commit of the hub on one side and a folder on the other"
         return Outcome(unchecked=[f"{problem}; name the same kind with {named('model')}"])
-    name = submission.manifest.models[0].name
+    model = submission.manifest.models[0]
+    name, here = model.name, dict[str, str]()
+    if model.sha256 and "files" in ours:  # a commit of the hub needs no download to be the same
+        here = weights(protocol.model, protocol.revision)
     wrong = [] if ours == theirs else [f"{name} here is another model: {_other(theirs, ours)}"]
+    if not wrong and here and here != model.sha256:
+        wrong.append(f"{MANIFEST}: the sha256 of {name} are not those of its weights.")
     return Outcome(wrong, says=name)
 
 
@@ -157,7 +166,8 @@ def rows_are_the_named(submission: Submission) -> Outcome:
                 task_identity(name, data=submission.data, base=submission.base, own=file.task)
             )
         except ClbenchError as error:
-            unchecked.append(f"rows of {name}: {error}")
+            problem = str(error).rstrip(".")
+            unchecked.append(f"rows of {name}: {problem}; name its data with {named('data')}")
             continue
         if ours == theirs:
             same.append(name)

@@ -12,6 +12,7 @@ from clbench.board.submission import Find, Lines, Submission, missing
 from clbench.core.errors import count, join_names
 from clbench.core.files import digest
 from clbench.methods.base import METHODS
+from clbench.models.locate import MODELS
 from clbench.results.archive import ARCHIVE, strange_members
 from clbench.results.cell import CellResult, plain
 from clbench.results.resume import first_difference
@@ -142,15 +143,46 @@ def has_one_recipe(submission: Submission) -> Lines:
         known = plugins if cell.method not in METHODS else {None, *plugins}
         if used.get("source") not in known and ":" not in method["method"]:
             yield f"{cell.key}: the code of {cell.method} is not among the plug-ins."
-        shown = plain(cell.settings.get("method", {}))
-        for key, value in plain(used.get("settings", {})).items():
-            if shown.get(key, value) != value:
-                yield f"{cell.key} shows {key} = {shown[key]}, but was run with {value}."
+        if not _fits_recipe(cell):
+            names = join_names(cell.tasks)
+            yield f"{cell.key}: the tasks of R ({names}) are not those of its recipe and stages."
+        hub, model = cell.recipe.get("model", {}).get("hub"), submission.suite["protocol"]["model"]
+        if cell.model != (true := hub or (model if model in MODELS else cell.model)):
+            yield f"{cell.key} names the model {cell.model}, but was run with {true}."
+        if used.get("source") is None and cell.method in METHODS:
+            for name in ("keeps_rows", "needs_task_id"):
+                # A property follows from the settings, which other versions may lack.
+                value = getattr(METHODS.get(cell.method), name)
+                if isinstance(value, bool) and value != getattr(cell, name):
+                    yield f"{cell.key} has {name} = {getattr(cell, name)}, its method {value}."
+        own = {k: v for k, v in cell.recipe["protocol"].items() if k not in BY_TASK}
+        for section, values in (("method", used.get("settings", {})), ("protocol", own)):
+            shown = plain(cell.settings.get(section, {}))
+            for key, value in plain(values).items():
+                if shown.get(key, value) != value:
+                    yield f"{cell.key} shows {key} = {shown[key]}, but was run with {value}."
         same = {name: cell.recipe.get(name) for name in ("version", "model", "corpus")}
         same |= {f"rows of {name}": rows for name, rows in cell.recipe.get("tasks", {}).items()}
+        if cell.status == "ok":
+            of = f"of {cell.scenario}, seed {cell.seed}"
+            same |= {f"tasks {of}": cell.tasks, f"chance levels {of}": cell.floors}
         for name, value in same.items():
             if common.setdefault(name, value) != value:
                 yield f"{cell.key} and other cells differ in: {name}."
+
+
+def _fits_recipe(cell: CellResult) -> bool:
+    """Whether the tasks of R are those of the recipe, and all but the pretraining have a stage.
+
+    The columns of a shift that a plug-in brings are its own.
+    """
+    if cell.status != "ok" or cell.recipe.get("shift") is not None:
+        return True
+    tasks = cell.tasks[cell.shift == "pretraining" :]
+    names = {name.partition("[")[0] for name in cell.recipe.get("tasks", {})}
+    bases = [name.partition("[")[0] for name in tasks]
+    parts = {part for base in bases for part in ([base] if base in names else base.split("+"))}
+    return parts == names and (cell.reference_of is not None or len(cell.stages) == len(tasks))
 
 
 def _protocol(protocol: Protocol, spec: ScenarioSpec) -> dict[str, Any]:

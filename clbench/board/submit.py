@@ -102,14 +102,15 @@ def submit(
             shutil.copyfile(path, part / "plugins" / file)
         notes += _named_here(part)
         compress(part)
-        weights = _weights(str(suite.get("protocol", {}).get("model", "")), suite)
-        if not weights:
+        protocol = suite.get("protocol", {})
+        hashes = weights(str(protocol.get("model", "")), protocol.get("revision"))
+        if not hashes:
             notes.append(
                 f"The weights of {content.cells[0].model} are not here, so the manifest has no "
                 "SHA-256 of them, only the digests of the recipes."
             )
         about = facts(Store(part).read().cells)
-        about["models"] = [m.model_copy(update={"sha256": weights}) for m in about["models"]]
+        about["models"] = [m.model_copy(update={"sha256": hashes}) for m in about["models"]]
         fields = {"name": name, "url": url, "contact": contact}
         manifest = _manifest(fields, suite=suite["name"], files=files_of(part), **about)
         write_atomically(part / MANIFEST, manifest.to_json())
@@ -163,10 +164,10 @@ def _plugin(file: str, mark: str, suite: dict[str, Any]) -> Path:
     )
 
 
-def _weights(model: str, suite: dict[str, Any]) -> dict[str, str]:
+def weights(model: str, revision: str | None) -> dict[str, str]:
     """Return the SHA-256 of the files of a model's weights; empty if they are not at hand."""
     with suppress(ModelError, OSError):
-        folder = local_folder(model, suite.get("protocol", {}).get("revision"))
+        folder = local_folder(model, revision)
         return {path.name: sha256(path.resolve()) for path in weight_files(folder, model)}
     return {}
 

@@ -16,6 +16,7 @@ from clbench.results.ranks import Ranking, rank_methods
 from clbench.results.resume import first_difference
 from clbench.results.score_tables import means, score_rows
 from clbench.results.store import Store
+from clbench.suite.read import packaged_files, read_suite
 from clbench.suite.scores import SCORE, Score
 
 COSTS = {
@@ -150,7 +151,9 @@ def _disagreements(results: Sequence[Entry], scope: Sequence[str]) -> tuple[str,
 def _table(
     rows: list[Row], title: str, note: str, scenarios: tuple[str, ...], is_first: bool
 ) -> Table:
-    question = rows[0].entry.question
+    first = rows[0].entry
+    is_packaged = first.suite["name"] in packaged_files("scenarios")
+    question = read_suite(first.suite["name"]).file.asked if is_packaged else first.question
     score = SCORE[question.scores[0] if len(question.scores) == 1 else "average"]
     alpha = min(Store(row.entry.path).alpha(row.seeds) for row in rows)
     cells = [cell for row in rows for cell in row.cells if cell.status == "ok"]

@@ -8,6 +8,7 @@ from typing import Annotated
 from clbench.cli.arguments import argument, choice, command
 from clbench.cli.console import note, say, show_results, show_rows
 from clbench.core.errors import RunFolderError, SettingsError
+from clbench.core.files import check_folder
 from clbench.core.options import Option
 from clbench.results.reading import garbage_collection_paused
 from clbench.results.score_tables import scores_frame, to_csv
@@ -66,9 +67,10 @@ def _report(runs: Sequence[Path], out: Path | None, formats: Sequence[str]) -> i
     question = Store(runs[0]).questions()[-1]
     if len(runs) == 1 and not is_damaged:  # else the table would forget what is lost
         try:
+            check_folder(runs[0])
             Store(runs[0]).write_scores(to_csv(scores_frame(cells, question.reference)))
         except RunFolderError as error:
-            # The run may be on a read-only disk; the report can go elsewhere.
+            # The run may be a submission or on a read-only disk; the report can go elsewhere.
             note(f"scores.csv is left unchanged: {error}")
     note(*notes)
     code = show_results(runs[0] if len(runs) == 1 else None, cells, question)

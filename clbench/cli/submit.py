@@ -1,5 +1,6 @@
 """`clbench submit`, `verify` and `board`: results to publish, and how far to trust them."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +27,8 @@ def submit(
     from clbench.board.submit import submit as write
 
     note(*write(run, name, out, url=url, contact=contact))
-    say(f"Submission: {out}. Check it as others will: clbench verify {out} --rerun 2")
+    command = shlex.join(["clbench", "verify", str(out), "--rerun", "2"])
+    say(f"Submission: {out}. Check it as others will: {command}")
     return 0
 
 

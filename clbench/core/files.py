@@ -113,6 +113,9 @@ def remedy(error: OSError) -> str:
 
 
 LOCK = ".lock"
+MANIFEST = "manifest.json"
+SUBMISSION = b'"clbench-submission"'
+"""What the manifest of a submission has in it; others have files of this name, too."""
 TENSORS_VERSION = 3
 """Increase it when the tensors given to `cached_tensors` are computed differently."""
 
@@ -261,9 +264,20 @@ def as_folder_error(path: Path) -> Iterator[None]:
 
 
 def check_folder(out: Path) -> None:
-    """Raise a RunFolderError if `out` cannot be written or created; writes nothing."""
+    """Raise a RunFolderError if `out` cannot be written or created, or is in a submission.
+
+    Writes nothing.
+    """
     with as_folder_error(out):
-        place = next(path for path in (out, *out.absolute().parents) if path.exists())
+        places = (out, *out.absolute().parents)
+        for place in places:
+            with suppress(OSError):
+                if SUBMISSION in read_file(place / MANIFEST):
+                    raise RunFolderError(
+                        f"{out} is in a submission, whose manifest lists all of its files. Choose "
+                        f"another {named('out')}."
+                    )
+        place = next(path for path in places if path.exists())
         if not place.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, f"{place} is not a folder")
         if not os.access(place, os.W_OK | os.X_OK):

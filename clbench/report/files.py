@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from clbench.core import __version__
 from clbench.core.errors import RunFolderError, join_names, named, visible
-from clbench.core.files import as_folder_error, write_atomically
+from clbench.core.files import as_folder_error, check_folder, write_atomically
 from clbench.figures import report_figures
 from clbench.figures.style import ReportData
 from clbench.report.content import (
@@ -201,6 +201,7 @@ def write_report(
     stores = [Store(Path(run)) for run in runs]
     cells, notes = read_runs(stores)[:2] if contents is None else contents
     folder = Path(out) if out is not None else stores[0].out / "report"
+    check_folder(folder)
     with as_folder_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     page = folder / "index.html"

@@ -150,6 +150,8 @@ def test_bad_submissions_are_a_line_each(tmp_path: Path) -> None:
             "clbench run mine --methods a/ewc.toml,vanilla,replay",
         ),
         ([], "clbench run mine --scenarios pair --methods vanilla,ewc,replay --seeds 0,1,2,3"),
+        ([["rm", "-r", "."], ["clbench", "run", "mine"]], "clbench run mine"),
+        ([["clbench", "run", "mine"], ["rm", "-r", "."]], "clbench run mine"),
     ],
 )  # fmt: skip
 def test_one_command_runs_all_of_it_again(

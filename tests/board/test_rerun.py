@@ -21,7 +21,7 @@ from helpers.workspace import world as world
 
 from clbench.board import rerun
 from clbench.board.agreement import NOISE, compare
-from clbench.board.submission import Submission
+from clbench.board.submission import Outcome, Submission
 from clbench.board.submit import submit
 from clbench.board.verify import verify
 from clbench.core.errors import RunFolderError
@@ -256,6 +256,24 @@ def test_a_sandbox_that_does_not_start_says_nothing_of_the_submission(
     outcome = verify(quick, again=1).checks[-1].outcome
     assert not outcome.wrong
     assert "the sandbox did not start: bwrap: setting up uid map" in outcome.unchecked[0]
+
+
+def test_rows_that_cannot_be_compared_say_nothing_of_the_submission(
+    quick: Path, tmp_path: Path
+) -> None:
+    def change(content: dict[str, Any]) -> None:
+        tasks = content.get("recipe", content)["tasks"]
+        tasks["synthetic/sentiment"] |= {"dataset": "elsewhere", "revision": "mirror"}
+
+    forger = Forger(Path(shutil.copytree(quick, tmp_path / "copy")))
+    forger.cells(change)
+    forger.manifest(change)
+    forger.seal()
+    found = verify(forger.folder, again=1)
+    outcomes = {check: outcome for _, check, outcome in found.checks}
+    assert "there from mirror" in outcomes["rows"].unchecked[0]
+    assert outcomes["trained again"] == Outcome(unchecked=["see rows"])
+    assert (found.holds, found.grade) == (True, "reported")
 
 
 def test_cells_are_trained_with_the_threads_that_are_asked_for(

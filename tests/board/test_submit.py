@@ -202,6 +202,28 @@ def test_the_commands_write_check_and_grade(
     assert main(["verify", out, "--rerun", "-1"]) == 2
 
 
+def test_nothing_is_written_into_a_submission(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my run"
+    assert main(["submit", str(run), "--name", "Mine", "--out", str(folder)]) == 0
+    assert f"clbench verify '{folder}' --rerun" in capsys.readouterr().out  # ready to paste
+    table = folder / "scores.csv"
+    table.write_text(table.read_text("utf-8") + "\n", "utf-8")
+    before = {path: path.read_bytes() for path in folder.rglob("*")}
+    for words in (
+        ["report", str(folder)],
+        ["export", str(folder), "--to", "dataset"],
+        ["board", str(folder), "--out", str(folder / "site")],
+        ["run", "quick", "--limit", "8", "--replace", "--out", str(folder)],
+    ):
+        assert main(words) == 2
+        assert "is in a submission" in capsys.readouterr().err.splitlines()[-1]
+        assert {path: path.read_bytes() for path in folder.rglob("*")} == before
+    assert main(["report", str(folder), "--out", str(tmp_path / "page")]) == 0
+    assert {path: path.read_bytes() for path in folder.rglob("*")} == before
+
+
 def test_a_submission_inside_the_folder_of_its_run_is_refused(run: Path) -> None:
     before = sorted(run.rglob("*"))
     for out in (run / "submission", run / "cells" / "new", run):

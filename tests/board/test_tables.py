@@ -149,6 +149,13 @@ def test_a_question_of_one_score_ranks_by_it(tmp_path: Path) -> None:
     assert [row.label for row in table.rows] == ["replay", "ewc", "vanilla"]  # less is better
 
 
+def test_a_submission_does_not_change_the_question_of_a_packaged_suite(tmp_path: Path) -> None:
+    question = {"reference": "ewc", "scores": ["forgetting"], "margin": 0.5}
+    folder = make_entry(tmp_path / "run", "quick", suite_fields={"questions": [question]})
+    (table,) = tables(verify_entry(folder, "rerun"))
+    assert (table.score.name, table.reference) == ("average", "vanilla")
+
+
 def test_trials_and_failed_methods_have_no_rank(tmp_path: Path) -> None:
     tuning = make_entry(tmp_path / "tune", protocol={"model": "tiny", "score_on": "tuning"})
     assert tables(tuning) == []

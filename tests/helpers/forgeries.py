@@ -12,8 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from clbench.board.manifest import files_of
 from clbench.results.archive import compress, extract
+from clbench.results.cell import pack_rows, unpack_rows
 from helpers.submissions import Change, Forger, improve, rename
 
 CELL = "sentiment-acceptability--wise-ft--seed0"
@@ -47,6 +50,24 @@ def fewer_rows(cell: dict[str, Any]) -> None:
 
 def no_bits(cell: dict[str, Any]) -> None:
     cell["correct"][-1][0] = "500:abc"
+
+
+def without_wrong_rows(cell: dict[str, Any]) -> None:
+    """Leave ten rows that are wrong in the end out of all stages."""
+    kept = unpack_rows(cell["correct"][-1][0])
+    kept = np.delete(np.arange(len(kept)), np.flatnonzero(~kept)[:10])
+    for scores, metrics, rows in zip(cell["R"], cell["metrics"], cell["correct"], strict=True):
+        right = unpack_rows(rows[0])[kept]
+        scores[0] = metrics[0]["accuracy"] = float(right.mean())
+        rows[0] = pack_rows(right)
+
+
+def without_stage(cell: dict[str, Any]) -> None:
+    """Make the first task look like a pretraining, whose scores need no rows."""
+    del cell["stages"][0]
+    for rows in cell["correct"]:
+        rows[0] = None
+    cell["R"][-1][0] = cell["metrics"][-1][0]["accuracy"] = 0.99
 
 
 def told_as_score(cell: dict[str, Any]) -> None:
@@ -100,6 +121,14 @@ CELLS: dict[str, tuple[str, str, Change]] = {
     "recipes without rows": ("one recipe", "*", lambda c: c["recipe"].update(tasks={})),
     "fewer rows after the last stage": ("R from rows", CELL, fewer_rows),
     "rows that are no bits": ("R from rows", CELL, no_bits),
+    "wrong rows left out of a cell": ("R from rows", CELL, without_wrong_rows),
+    "tasks of other names": ("one recipe", "*", lambda c: c.update(tasks=["first", "second"])),
+    "other chance levels for one cell": ("one recipe", CELL, lambda c: c.update(floors=[0.1, 0.1])),
+    "a task without a stage": ("one recipe", CELL, without_stage),
+    "another rate shown than used": (
+        "one recipe", CELL, lambda c: c["settings"]["protocol"].update(lr=0.1)
+    ),
+    "kept rows denied": ("one recipe", "*replay*", lambda c: c.update(keeps_rows=False)),
     "another corpus": ("rows", "*", lambda c: c["recipe"].update(corpus={"built-in": ZEROS})),
 }  # fmt: skip
 """Changes of cells, from which everything else is made to follow."""
@@ -109,6 +138,7 @@ SUITES: dict[str, tuple[str, Change]] = {
         "no seed chosen", lambda s: s.update(seeds=[0, 2**32 - 1])
     ),
     "a seed twice": ("no seed chosen", lambda s: s.update(seeds=[0, 0, 1, 2, 3])),
+    "another name of the model": ("one recipe", lambda s: s.update(model_name="bert-base-uncased")),
     "more epochs than declared": ("one recipe", lambda s: s["protocol"].update(epochs=30)),
     "a packaged task defined anew": (
         "not tuned on what is reported", lambda s: s.update(task={"glue/sst2": OWN_TASK})
@@ -333,6 +363,11 @@ def another_checkpoint_under_the_same_name(forger: Forger) -> None:
     forger.cells(other_weights)
     forger.manifest(lambda m: m["models"][0]["files"].update({"model.safetensors": "0" * 32}))
     forger.seal()
+
+
+@forgery("model")
+def other_weights_in_the_manifest(forger: Forger) -> None:
+    forger.manifest(lambda m: m["models"][0].update(sha256={"model.safetensors": ZEROS * 2}))
 
 
 @forgery("rows")
