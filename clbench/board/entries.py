@@ -18,6 +18,7 @@ from clbench.board.manifest import (
     Manifest,
     read_manifest,
     read_verified,
+    without_paths,
 )
 from clbench.core.errors import ClbenchError, RunFolderError
 from clbench.core.files import digest
@@ -74,7 +75,10 @@ class Entry:
         return not is_trial and not any(cell.is_smoke for cell in self.cells)
 
     def command(self) -> str:
-        """Return one command that runs all of it again, joined from the commands of the run."""
+        """Return one command that runs all of it again, joined from the commands of the run.
+
+        Paths that lead out of the working folder keep their last part.
+        """
         suite, own = self.suite, {cell.baseline for cell in self.cells}
         commands = [words for words in suite.get("commands", []) if words[:1] == ["clbench"]]
         words = [*commands[-1]] if commands else ["clbench", "run", suite["name"]]
@@ -93,7 +97,7 @@ class Entry:
             while option in words[:-1]:
                 del words[(at := words.index(option)) : at + 2]
             words += [option, ",".join(texts)]
-        return shlex.join(words)
+        return shlex.join(without_paths(words))
 
 
 def read_entries(folders: Iterable[str | Path]) -> tuple[list[Entry], list[str]]:

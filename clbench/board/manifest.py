@@ -73,7 +73,8 @@ class Manifest(Strict):
     Attributes
     ----------
     name, url, contact
-        Title of the submission, and where to read more and ask; the last two may be empty.
+        Title of the submission, at most 200 characters, and where to read more and ask; the last
+        two may be empty.
     suite
         Name of the suite.
     created
@@ -90,9 +91,9 @@ class Manifest(Strict):
 
     format: Literal["clbench-submission"] = "clbench-submission"
     schema_version: Literal[1] = 1
-    name: Annotated[Text, Field(min_length=1)]
-    url: Annotated[Text, Field(pattern=r"^(https?://\S+)?$")] = ""
-    contact: Text = ""
+    name: Annotated[Text, Field(min_length=1, max_length=200)]
+    url: Annotated[Text, Field(pattern=r"^(https?://\S+)?$", max_length=2000)] = ""
+    contact: Annotated[Text, Field(max_length=200)] = ""
     suite: Text
     created: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
     clbench: Text

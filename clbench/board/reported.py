@@ -161,6 +161,10 @@ def has_one_recipe(submission: Submission) -> Lines:
             for key, value in plain(values).items():
                 if shown.get(key, value) != value:
                     yield f"{cell.key} shows {key} = {shown[key]}, but was run with {value}."
+        asked = str(own.get("precision", "auto"))
+        shown_as = str(cell.settings.get("precision", asked))
+        if asked not in ("auto", shown_as):
+            yield f"{cell.key} was run in {shown_as}, but its recipe has {asked}."
         same = {name: cell.recipe.get(name) for name in ("version", "model", "corpus")}
         same |= {f"rows of {name}": rows for name, rows in cell.recipe.get("tasks", {}).items()}
         if cell.status == "ok":

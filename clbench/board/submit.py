@@ -182,7 +182,8 @@ def _manifest(fields: dict[str, str], **others: Any) -> Manifest:
     try:
         return Manifest.model_validate(content | fields | others)
     except ValidationError as error:
-        key = str(error.errors()[0]["loc"][0])
+        first = error.errors()[0]
+        key = str(first["loc"][0])
         if key not in fields:
             raise RunFolderError(f"{MANIFEST}: {describe_errors(error)[0]}") from error
         expected = (
@@ -190,6 +191,9 @@ def _manifest(fields: dict[str, str], **others: Any) -> Manifest:
             if key == "url"
             else "is empty or no text. Give one"
         )
+        if first["type"] in ("too_long", "string_too_long"):
+            most = first["ctx"]["max_length"]
+            raise SettingsError(f"{named(key)}: has more than {most} characters.") from error
         raise SettingsError(f"{named(key)} {fields[key]!r}: {expected}.") from error
 
 

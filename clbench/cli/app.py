@@ -66,6 +66,8 @@ PLACES = {
     "check": "extend:check",
 }
 """Where the other verbs are defined."""
+RESUMED = ("run", "tune", "search")
+"""Verbs that go on from what is finished if they are repeated."""
 GROUPS = ("What to run", "How to search", "How to train", "Where it runs")
 SECTIONS = ("Arguments", *GROUPS, "Options")
 """The sections of a verb's help."""
@@ -191,7 +193,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ImportError, MemoryError) as error:
         return _fail(_system_error(error))
     if code == STOPPED:
-        print("stopped; run the same command again to resume", file=sys.stderr)
+        again = "; run the same command again to resume" if verb in RESUMED else ""
+        print(f"stopped{again}", file=sys.stderr)
         code = 128 + signals[0] if signals else STOPPED
     return int(code)
 

@@ -103,7 +103,7 @@ def _value(name: str, given: Any, kind: Any, option: Option) -> Any:
         return choice(dashed(name), given, choices)
     if isinstance(given, str) and Path in members(kind):
         if not given:
-            raise SettingsError(f"{dashed(name)}: is empty. Leave it out.")
+            raise SettingsError(f"{dashed(name)}: is empty. Give a path, or leave it out.")
         return Path(given)
     if not isinstance(given, list) or "=" in option.metavar:
         return given

@@ -161,6 +161,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(run: Path, tmp_path: Path) -> 
     ("fields", "message"),
     [
         ({"name": ""}, "name '': is empty"),
+        ({"name": "M" * 201}, "name: has more than 200 characters"),
         ({"name": "Mine", "url": "example.org"}, "must begin with http"),
         ({"name": "Mine", "contact": "/home/bob"}, "names a folder of this machine"),
     ],

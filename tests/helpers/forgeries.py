@@ -334,6 +334,12 @@ def a_better_score_in_the_table(forger: Forger) -> None:
     resign(forger)
 
 
+@forgery("one recipe")
+def a_precision_that_allows_more_noise(forger: Forger) -> None:
+    forger.cells(lambda c: c["settings"].update(precision="bf16"), CELL)
+    forger.seal()
+
+
 @forgery("scores from R")
 def a_score_of_its_own_in_the_table(forger: Forger) -> None:
     path = forger.folder / "scores.csv"
