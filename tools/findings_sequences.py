@@ -165,7 +165,8 @@ def settings_text(study: Study, name: str) -> str:
 def scores_table(cells: Sequence[CellResult], columns: Mapping[str, str] = COLUMNS) -> str:
     """Return a Markdown table of mean scores, and of time and memory as multiples of vanilla's.
 
-    Time and memory are means over the cells that ran on a GPU, if any did.
+    Time and memory are means over the cells that ran on a GPU, if any did; a method without such
+    cells then has none.
     """
     on_gpu = [cell for cell in cells if cell.host["device"] == "cuda"]
     scores, costs = (
@@ -175,12 +176,13 @@ def scores_table(cells: Sequence[CellResult], columns: Mapping[str, str] = COLUM
     for method, row in scores.items():
         flags = [flag for flag in ("keeps_rows", "needs_task_id") if row[flag]]
         shown = [(signed if name in SIGNED else plain)(row[f"{name}_mean"]) for name in columns]
-        multiples = (
-            costs[method][f"{cost}_mean"] / costs["vanilla"][f"{cost}_mean"]
+        costly = [
+            f"{costs[method][f'{cost}_mean'] / costs['vanilla'][f'{cost}_mean']:.2f}"
+            if method in costs
+            else ""
             for cost in ("train_seconds", "training_memory_mb")
-        )
+        ]
         seeds = str(len({cell.seed for cell in cells if cell.baseline == method}))
-        costly = (f"{cost:.2f}" for cost in multiples)
         lines.append([f"`{method}`{marks(flags)}", *shown, *costly, seeds])
     return table(["method", *columns.values(), "time", "memory", "seeds"], lines)
 

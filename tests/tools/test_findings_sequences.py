@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +63,9 @@ def test_methods_have_their_seeds_the_declared_pooling_and_tuning_on_another(
     by_method = {cell.baseline: set() for cell in cells}
     for cell in cells:
         by_method[cell.baseline].add(cell.seed)
-    more = {} if study is not page.ALL else dict.fromkeys(("prototypes", "seq-star"), range(10))
+    more = {}
+    if study is page.ALL:
+        more = {"prototypes": range(10), "seq-star": range(10), "frozen": range(5)}
     fewest = range(10 if study is page.FOUR else 3)
     assert by_method == {name: {*more.get(name, fewest)} for name in by_method}
     assert {cell.settings["protocol"]["pooling"] for cell in cells} == {"mean"}
@@ -83,16 +86,46 @@ def test_what_the_page_says_of_the_head() -> None:
     assert "O-LoRA goes from {} to {}, plain fine-tuning from {} to {}.".format(*ends) in text()
 
 
-def test_higher_rates_of_a_head_on_frozen_features() -> None:
-    def tried(folder: str) -> dict[float, float]:
-        cells = Store(page.REFERENCE / folder).read().cells
-        rates = {c.settings["method"]["lr_multiple"]: c for c in cells if c.method == "frozen"}
-        return {rate: cell.scores["average"] for rate, cell in rates.items()}
+def tried(folder: str, method: str) -> dict[tuple[float, Any], float]:
+    """Return the averages of a method's trials by its rate, as a multiple, and weight."""
+    settings = {}
+    for cell in Store(page.REFERENCE / folder).read().cells:
+        if cell.method == method:
+            own = cell.settings["method"]
+            settings[own["lr_multiple"], own.get("weight")] = cell.scores["average"]
+    return settings
 
-    first, later = tried("findings-clinc150-tune"), tried("findings-clinc150-tune-frozen")
-    ends = later[500.0], later[1000.0], max(first.values())
-    assert first[200.0] == ends[-1]
-    assert "score {} and {} instead of {} on the tuning".format(*map(plain, ends)) in text()
+
+def test_higher_rates_of_a_head_on_frozen_features() -> None:
+    parts = ("", "-frozen", "-frozen-higher")
+    first, second, third = (tried(f"findings-clinc150-tune{part}", "frozen") for part in parts)
+    assert first[200.0, None] == max(first.values())
+    rates = (200, 500, 1000, 2000, 5000, 20000)
+    known = {**first, **second, **third}
+    *most, last = (plain(known[float(rate), None]) for rate in rates)
+    assert f"score {', '.join(most)} and {last} on the tuning rows" in text()
+    assert ".2, .5, 1, 2, 5 and 20 score" in text()  # times 1e-3, the baseline's rate
+    (used,) = {
+        tuple(cell.settings["method"][key] for key in ("lr", "lr_multiple"))
+        for cell in page.ALL.read()[0]
+        if cell.baseline == "frozen"
+    }
+    assert used == (1e-3, 20000.0)
+
+
+def test_higher_rates_and_weights_of_o_lora() -> None:
+    one, all_classes = (
+        tried(f"findings-clinc150{part}tune-o-lora", "o-lora") for part in ("-stage-", "-")
+    )
+    order = ((20.0, 10.0), (10.0, 10.0), (10.0, 100.0), (50.0, 100.0))
+    ends = [plain(one[key]) for key in order]
+    words = (
+        "scores {} instead of {} on the tuning rows, ten times the weight {}, and five times the"
+    )
+    assert words.format(*ends) in text()
+    assert f"rate with ten times the weight {ends[-1]};" in text()
+    ends = [plain(all_classes[key]) for key in order]
+    assert "{} instead of {}, {} and {}.".format(*ends) in text()
 
 
 def test_what_the_page_says_of_methods() -> None:
