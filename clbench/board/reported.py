@@ -143,28 +143,7 @@ def has_one_recipe(submission: Submission) -> Lines:
         known = plugins if cell.method not in METHODS else {None, *plugins}
         if used.get("source") not in known and ":" not in method["method"]:
             yield f"{cell.key}: the code of {cell.method} is not among the plug-ins."
-        if not _fits_recipe(cell):
-            names = join_names(cell.tasks)
-            yield f"{cell.key}: the tasks of R ({names}) are not those of its recipe and stages."
-        hub, model = cell.recipe.get("model", {}).get("hub"), submission.suite["protocol"]["model"]
-        if cell.model != (true := hub or (model if model in MODELS else cell.model)):
-            yield f"{cell.key} names the model {cell.model}, but was run with {true}."
-        if used.get("source") is None and cell.method in METHODS:
-            for name in ("keeps_rows", "needs_task_id"):
-                # A property follows from the settings, which other versions may lack.
-                value = getattr(METHODS.get(cell.method), name)
-                if isinstance(value, bool) and value != getattr(cell, name):
-                    yield f"{cell.key} has {name} = {getattr(cell, name)}, its method {value}."
-        own = {k: v for k, v in cell.recipe["protocol"].items() if k not in BY_TASK}
-        for section, values in (("method", used.get("settings", {})), ("protocol", own)):
-            shown = plain(cell.settings.get(section, {}))
-            for key, value in plain(values).items():
-                if shown.get(key, value) != value:
-                    yield f"{cell.key} shows {key} = {shown[key]}, but was run with {value}."
-        asked = str(own.get("precision", "auto"))
-        shown_as = str(cell.settings.get("precision", asked))
-        if asked not in ("auto", shown_as):
-            yield f"{cell.key} was run in {shown_as}, but its recipe has {asked}."
+        yield from _shown_otherwise(cell, submission.suite["protocol"]["model"])
         same = {name: cell.recipe.get(name) for name in ("version", "model", "corpus")}
         same |= {f"rows of {name}": rows for name, rows in cell.recipe.get("tasks", {}).items()}
         if cell.status == "ok":
@@ -173,6 +152,33 @@ def has_one_recipe(submission: Submission) -> Lines:
         for name, value in same.items():
             if common.setdefault(name, value) != value:
                 yield f"{cell.key} and other cells differ in: {name}."
+
+
+def _shown_otherwise(cell: CellResult, model: str) -> Lines:
+    """Yield what a cell shows of itself that is not in its recipe; `model` is the protocol's."""
+    used = cell.recipe["method"]
+    if not _fits_recipe(cell):
+        names = join_names(cell.tasks)
+        yield f"{cell.key}: the tasks of R ({names}) are not those of its recipe and stages."
+    hub = cell.recipe.get("model", {}).get("hub")
+    if cell.model != (true := hub or (model if model in MODELS else cell.model)):
+        yield f"{cell.key} names the model {cell.model}, but was run with {true}."
+    if used.get("source") is None and cell.method in METHODS:
+        for name in ("keeps_rows", "needs_task_id"):
+            # A property follows from the settings, which other versions may lack.
+            value = getattr(METHODS.get(cell.method), name)
+            if isinstance(value, bool) and value != getattr(cell, name):
+                yield f"{cell.key} has {name} = {getattr(cell, name)}, its method {value}."
+    own = {k: v for k, v in cell.recipe["protocol"].items() if k not in BY_TASK}
+    for section, values in (("method", used.get("settings", {})), ("protocol", own)):
+        shown = plain(cell.settings.get(section, {}))
+        for key, value in plain(values).items():
+            if shown.get(key, value) != value:
+                yield f"{cell.key} shows {key} = {shown[key]}, but was run with {value}."
+    asked = str(own.get("precision", "auto"))
+    precision = str(cell.settings.get("precision", asked))
+    if asked not in ("auto", precision):
+        yield f"{cell.key} was run in {precision}, but its recipe has {asked}."
 
 
 def _fits_recipe(cell: CellResult) -> bool:
