@@ -135,12 +135,13 @@ class SelfSFT(OnPolicy):
         asked = rows.take(np.repeat(np.arange(len(rows)), self.samples))
         asked, most = replace(data, rows=replace(asked, answers=None)), max(map(len, gold)) + SPARE
         written = writing.draw_rows(stage, asked, self._stops, most, self.temperature)
-        given, own = (writing.lines(self._tokenizer, tokens) for tokens in (gold, written))
+        own = writing.lines(self._tokenizer, written)
+        given = self._tokenizer.batch_decode(gold, skip_special_tokens=True)
         is_right = TEXT_METRICS[data.metric] if data.metric else lambda a, b: float(a == b)
         chosen: dict[int, Tokens] = {}
         for number, text in enumerate(own):
             row = number // self.samples
-            if row not in chosen and is_right(text, given[row]) >= self.threshold:
+            if row not in chosen and is_right(text, given[row].strip()) >= self.threshold:
                 chosen[row] = [*(t for t in written[number] if t not in self._stops), end]
         stage.note(
             f"self-sft: {stage.name}: {len(chosen)} of {len(rows)} prompts have a right answer "
@@ -182,7 +183,8 @@ class SDFT(OnPolicy):
 
     def before_stage(self, stage: Stage) -> None:
         """Let the teacher begin as the model."""
-        self._teacher = stage.snapshot(stage.shared_names())
+        # In bfloat16, a weight would lose the steps of the average.
+        self._teacher = {n: v.float() for n, v in stage.snapshot(stage.shared_names()).items()}
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the divergence at the tokens that the model writes now."""
@@ -194,14 +196,15 @@ class SDFT(OnPolicy):
         shown = self.examples(stage, prompts, gold)
         if (limit := usable_length(stage.model.config)) is not None:  # examples lose their start
             shown = [tokens[-max(1, limit - most) :] for tokens in shown]
-        outputs = []
-        for starts, weights in ((prompts, None), (shown, self._teacher)):
+        dtype, outputs = stage.model.backbone.dtype, []
+        teacher = {name: value.to(dtype) for name, value in self._teacher.items()}
+        for starts, weights in ((prompts, None), (shown, teacher)):
             asked = replace(data, rows=prompt_rows(starts, answers))
             part = asked.batch(np.arange(len(answers)), stage.device)
             logits = stage.logits_of(weights, part) if weights else stage.logits(part)
             outputs.append(part.predictions(logits))
-        student, teacher = outputs
-        pair = (teacher, student) if self.divergence == "reverse" else (student, teacher)
+        own, other = outputs
+        pair = (other, own) if self.divergence == "reverse" else (own, other)
         return distillation(*pair, temperature=1.0, regression=False)
 
     def examples(
@@ -222,7 +225,7 @@ class SDFT(OnPolicy):
         """Move the teacher towards the model."""
         weights = dict(stage.model.named_parameters())
         for name, value in self._teacher.items():
-            value.lerp_(weights[name], self.ema)
+            value.lerp_(weights[name].to(value), self.ema)
 
 
 def answers_of(rows: Any) -> list[Tokens]:

@@ -19,7 +19,7 @@ from clbench.methods.on_policy import SDFT, OnPolicy, SelfReplay, SelfSFT, answe
 from clbench.models.answering import build_answering_model
 from clbench.training import writing
 from clbench.training.batches import TaskData
-from clbench.training.writing import prompt_rows, prompts_of, uniform, write_rows
+from clbench.training.writing import padded_tokens, prompt_rows, prompts_of, uniform, write_rows
 
 PROMPTS = [[5, 9, 11], [7], [8, 6, 12, 13, 14, 9]]
 
@@ -207,6 +207,22 @@ def test_texts_are_right_by_the_tasks_metric(folder: Path, monkeypatch: pytest.M
     assert texts == [" not at all", " quite"]
 
 
+def test_the_first_line_of_a_longer_text_is_not_right(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Cell(folder, method := SelfSFT(samples=1)).stage(0)
+    first, whole = (
+        method._tokenizer(text, add_special_tokens=False)["input_ids"]
+        for text in ("yes", "yes\nbut not always")
+    )
+    answers = padded_tokens([[*whole, int(method._tokenizer.eos_token_id)]] * len(stage.data.rows))
+    rows = replace(stage.data.rows, answers=answers)
+    stage.tasks = [replace(stage.data, rows=rows, metric="exact"), *stage.tasks[1:]]
+    monkeypatch.setattr(writing, "draw_rows", lambda _, data, *__: [first] * len(data.rows))
+    (data,) = method.training_data(stage)
+    assert answers_of(data.rows) == answers_of(rows)
+
+
 @pytest.mark.parametrize("divergence", ["reverse", "forward"])
 def test_sdft_is_the_divergence_from_a_teacher_that_sees_the_answer(
     folder: Path, divergence: Any
@@ -263,6 +279,26 @@ def test_the_teacher_follows_the_model(folder: Path) -> None:
         weight.add_(1.0)
     method.after_step(stage)
     torch.testing.assert_close(method._teacher[name], start + 0.25)
+
+
+def test_the_teacher_follows_a_model_in_bf16(folder: Path) -> None:
+    method = SDFT(ema=0.01)
+    cell = Cell(folder, method)
+    stage = cell.stage(0)
+    stage.model.bfloat16()
+    method.before_stage(stage)
+    name, start = next(iter(cell.context.snapshot().items()))
+    weight = dict(stage.model.named_parameters())[name]
+    with torch.no_grad():
+        weight.mul_(1.0625)
+    for _ in range(100):
+        method.after_step(stage)
+    expected = start.float() + (1.0 - 0.99**100) * (weight.detach() - start).float()
+    torch.testing.assert_close(method._teacher[name], expected)
+    stage.step = 1
+    batch = stage.data.batch(np.arange(4), CPU)
+    method.loss(stage, batch).backward()
+    assert weight.grad is not None
 
 
 @pytest.mark.parametrize("make", [SelfReplay, SDFT, lambda: SelfSFT(samples=1)])
