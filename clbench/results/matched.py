@@ -48,6 +48,7 @@ def read_curve(points: Floats, level: float) -> tuple[Floats, float]:
     bend
         Infinite if fewer than `FEWEST_SETTINGS` are left.
     """
+    points = np.unique(points, axis=1)  # such as shares of layers that round alike
     x, y = points[..., 0], points[..., 1]
     beats = (x[:, None] >= x[:, :, None]) & (y[:, None] < y[:, :, None])
     kept = ~np.any(np.all(beats, axis=0), axis=1)
@@ -120,8 +121,11 @@ def read(name: str, curve: Curve, level: float) -> Reading:
     values, bend = read_curve(points, level)
     lack = ""
     if outside := [i for i, value in enumerate(values) if math.isnan(value)]:
-        is_low = points[outside[0], :, 0].max() < level
-        how = "never learns as much as" if is_low else "learns more at every setting than"
+        learned, how = points[outside[0], :, 0], "has only settings that others beat below"
+        if learned.max() < level:
+            how = "never learns as much as"
+        elif learned.min() > level:
+            how = "learns more at every setting than"
         lack = f"{name} {how} {level:g} on seed {seeds[outside[0]]}"
     elif not math.isfinite(bend):
         lack = f"{name} has fewer than {FEWEST_SETTINGS} settings that none beats on every seed"

@@ -28,6 +28,14 @@ def test_a_curve_is_read_between_its_settings() -> None:
     assert (value, bend) == (pytest.approx(0.4), pytest.approx(0.04))
 
 
+def test_settings_that_train_alike_count_once() -> None:
+    curve = np.array([[(0.1, 0.01), (0.4, 0.16), (0.8, 0.64)]])
+    twice = curve[:, [0, 1, 1, 2, 2]]
+    assert read_curve(twice, 0.6)[0] == read_curve(curve, 0.6)[0]
+    assert read_curve(twice, 0.6)[1] == pytest.approx(0.04)
+    assert read_curve(twice[:, 1:], 0.6)[1] == math.inf
+
+
 def test_a_curve_is_not_extended() -> None:
     curve = np.array([[(0.2, 0.0), (0.5, 0.1), (0.95, 0.2)], [(0.2, 0.0), (0.5, 0.1), (0.85, 0.2)]])
     values, _ = read_curve(curve, 0.9)
@@ -103,6 +111,9 @@ def test_what_a_method_never_learns_is_not_extrapolated() -> None:
     )
     high = {f"s{x}": {0: (x, 0.1)} for x in (0.6, 0.7, 0.8)}
     assert read("ewc", high, 0.5).lack == "ewc learns more at every setting than 0.5 on seed 0"
+    beaten = {**high, "low": {0: (0.3, 0.2)}}  # forgets more than those that learn more
+    lack = "ewc has only settings that others beat below 0.5 on seed 0"
+    assert read("ewc", beaten, 0.5).lack == lack
 
 
 def test_nothing_is_read_without_a_swept_reference() -> None:
