@@ -271,7 +271,7 @@ class Layerwise(Method):
     ------
     SettingsError
         If not exactly one of `rates`, `multiples` and `decay` is set, or absolute rates and a flat
-        one.
+        one, or `decay` and `depth`.
     """
 
     name = "layerwise"
@@ -291,6 +291,8 @@ class Layerwise(Method):
                 "layerwise needs either rates (absolute) or multiples (of the flat rate), or a "
                 "decay. The baseline bertcl-combined has the published multiples."
             )
+        if self.decay is not None and self.depth is not None:
+            raise SettingsError("depth has no effect on a decay. Remove it.")
         if self.rates is not None and (self.lr, self.lr_multiple) != (None, 1.0):
             raise SettingsError(
                 "lr and lr_multiple have no effect on rates (absolute). Use multiples."

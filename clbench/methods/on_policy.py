@@ -25,6 +25,7 @@ from clbench.training.writing import Tokens, padded_tokens, prompt_rows, prompts
 
 SPARE = 8
 """Tokens that an answer may have beyond the longest one of the rows."""
+MOST_TOKENS = 100_000
 Temperature = Annotated[float, Field(gt=0.0, le=10.0)]
 
 
@@ -62,7 +63,7 @@ class SelfReplay(OnPolicy, TextReplay):
 
     name: ClassVar[str] = "self-replay"
     texts: Annotated[int, Field(ge=1)] = 1000
-    text_length: Annotated[int, Field(ge=4)] = 128
+    text_length: Annotated[int, Field(ge=4, le=MOST_TOKENS)] = 128
     prompts: Literal["none", "old"] = "none"
 
     @property

@@ -23,6 +23,7 @@ from clbench.methods.ewc import EWC, REWC, EWCOnline
 from clbench.methods.generic_replay import GenericReplay
 from clbench.methods.lora import EWCLora, Lora, OLora
 from clbench.methods.merging import Dare, Ties, WiseFT
+from clbench.methods.on_policy import SelfReplay
 from clbench.methods.partial_updates import OSF, Migu, MoFO, PackNet
 from clbench.methods.prompts import L2P, ProgressivePrompts
 from clbench.methods.quadratic import L2SP
@@ -224,7 +225,9 @@ def test_frozen_weights_stay(folder: Path, name: str) -> None:
         (Layerwise, {"multiples": [1.0] * 3, "depth": 0}, "depth"),
         (Layerwise, {"multiples": [1.0] * 3, "division": "text"}, "division"),
         (Layerwise, {"multiples": [1.0] * 3, "decay": 0.5}, "either rates .* or a decay"),
+        (SelfReplay, {"text_length": 10**12}, "text_length"),
         (Layerwise, {"decay": 1.5}, "decay"),
+        (Layerwise, {"decay": 0.5, "depth": 12}, "depth has no effect on a decay"),
         (LowRate, {"steps_multiple": "double"}, "steps_multiple"),
         (LpFt, {"probe": 0.0}, "probe"),
         (LpFt, {"probe": 1.0}, "probe"),
