@@ -168,7 +168,7 @@ def load(folders: str | Path | Sequence[str | Path] | None = None) -> pd.DataFra
     Parameters
     ----------
     folders
-        Submissions or runs, or folders that hold such; by default those that a clone of clbench
+        Submissions or runs, or folders that contain some; by default those that a clone of clbench
         holds, from its root.
 
     Returns
