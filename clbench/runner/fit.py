@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from clbench.core.errors import SettingsError, explain, join_names
+from clbench.core.errors import explain, join_names
 from clbench.core.shapes import on_shapes
 from clbench.core.user_code import own_state
 from clbench.measure.rows import PreparedScenario
@@ -139,7 +139,7 @@ def smallest_change(
         cell = replace(worst.cell, protocol=protocol, baseline=baseline)
         try:
             peak = cell_memory(cell, worst.prepared, precision).peak
-        except SettingsError:  # the package of adapters is not installed
+        except Exception:  # the method cannot take it, or the package of adapters is missing
             continue
         if total_mb(peak) <= room:
             words = {True: "true", "bf16": '"bf16"'}
