@@ -160,9 +160,9 @@ def _changes(need: Need) -> Iterator[tuple[Mapping[str, Any], Baseline]]:
         yield most, ADAPTERS
         return
     twice, half = {"gradient_checkpointing": True}, {"weights": "bf16"}
-    for baseline in own, ADAPTERS:
-        for each in (twice, twice | most, half, half | most, half | twice, half | twice | most):
-            yield each, baseline
+    changes = (twice, twice | most, half, half | most, half | twice, half | twice | most)
+    yield from ((each, own) for each in changes)
+    yield from ((each, ADAPTERS) for each in ({}, *changes))
 
 
 def _tokens(each: tuple[Cell, PreparedScenario]) -> int:
