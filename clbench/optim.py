@@ -11,6 +11,8 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.optimizer import Optimizer, ParamsT
 
+__all__ = ["RecAdam", "anneal", "check_pull"]
+
 Annealing = Literal["sigmoid", "linear", "constant"]
 
 

@@ -168,7 +168,7 @@ def load(folders: str | Path | Sequence[str | Path] | None = None) -> pd.DataFra
     Parameters
     ----------
     folders
-        Submissions or runs, or folders that hold such; by default those that a clone of clbench
+        Submissions or runs, or folders that contain some; by default those that a clone of clbench
         holds, from its root.
 
     Returns
@@ -184,7 +184,9 @@ def load(folders: str | Path | Sequence[str | Path] | None = None) -> pd.DataFra
         If no submission can be read.
     """
     if folders is None:
-        folders = [place for place in PLACES if _entries_in(Path(place))] or PLACES
+        folders = [place for place in PLACES if _entries_in(Path(place))]
+        if not folders:
+            raise RunFolderError(f"There is no run in {' or '.join(PLACES)} here. Give folders.")
     entries, problems = read_entries([folders] if isinstance(folders, str | Path) else folders)
     for line in problems:
         warnings.warn(line, stacklevel=2)

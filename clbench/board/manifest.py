@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from clbench.core.errors import RunFolderError, describe_errors, sentence
 from clbench.core.files import LOCK, read_file
@@ -35,6 +36,12 @@ INNER = re.compile(r"(?<![\w./:~-])(?:~\w*|[A-Za-z]:)?(?:[/\\][\w.+@-]+)+[/\\]([
 
 Hashes = dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{32}([0-9a-f]{32})?$")]]
 """Digests by file name: BLAKE2b of 16 bytes in recipes, SHA-256 elsewhere."""
+
+
+def _check_day(text: str) -> str:
+    """Return the text, or raise a ValueError if there is no such day."""
+    date.fromisoformat(text)
+    return text
 
 
 class Strict(BaseModel):
@@ -95,7 +102,7 @@ class Manifest(Strict):
     url: Annotated[Text, Field(pattern=r"^(https?://\S+)?$", max_length=2000)] = ""
     contact: Annotated[Text, Field(max_length=200)] = ""
     suite: Text
-    created: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    created: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$"), AfterValidator(_check_day)]
     clbench: Text
     models: list[Model]
     tasks: dict[str, dict[str, Any]]

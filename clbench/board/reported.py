@@ -13,7 +13,7 @@ from clbench.core.errors import count, join_names
 from clbench.core.files import digest
 from clbench.methods.base import METHODS
 from clbench.models.locate import MODELS
-from clbench.results.archive import ARCHIVE, strange_members
+from clbench.results.archive import ARCHIVE, CELL, strange_members
 from clbench.results.cell import CellResult, plain
 from clbench.results.resume import first_difference
 from clbench.suite.baselines import read_baseline
@@ -50,7 +50,7 @@ def is_well_formed(submission: Submission) -> Lines:
         if name.startswith("plugins/"):
             if name.removeprefix("plugins/") not in plugins:
                 yield f"{name} is no plug-in of the run."
-        elif name not in FILES and not (name.startswith("cells/") and name.endswith(".json")):
+        elif name not in FILES and not CELL.fullmatch(name):
             yield f"{name} is no file of a run."
     if submission.manifest.suite != submission.suite.get("name"):
         yield f"{MANIFEST} names the suite {submission.manifest.suite!r}, suite.json another."

@@ -49,7 +49,7 @@ def write_board(
     Parameters
     ----------
     folders
-        Submissions or runs, or folders that hold such.
+        Submissions or runs, or folders that contain some.
     out
         Folder of the board.
 

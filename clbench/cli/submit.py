@@ -95,7 +95,7 @@ def verify(
 @command
 def board(
     folders: Annotated[
-        list[Path], argument("FOLDERS", "Submissions or runs, or folders that hold such.")
+        list[Path], argument("FOLDERS", "Submissions or runs, or folders that contain some.")
     ],
     out: Annotated[Path, where("Folder of the board.", "DIR")] = Path("site"),
 ) -> int:

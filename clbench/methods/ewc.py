@@ -101,7 +101,8 @@ class EWC(PullingMethod):
                 continue
             total = self.fisher[name] + value
             share = torch.where(total > 0, value / total, torch.ones_like(total))
-            self.anchor[name] = torch.lerp(self.anchor[name], anchor[name], share)
+            before, after = self.anchor[name].to(share.dtype), anchor[name].to(share.dtype)
+            self.anchor[name] = torch.lerp(before, after, share).to(anchor[name].dtype)
             self.fisher[name] = total
 
 

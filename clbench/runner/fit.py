@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from clbench.core.errors import SettingsError, explain, join_names
+from clbench.core.errors import explain, join_names
 from clbench.core.shapes import on_shapes
 from clbench.core.user_code import own_state
 from clbench.measure.rows import PreparedScenario
@@ -139,7 +139,7 @@ def smallest_change(
         cell = replace(worst.cell, protocol=protocol, baseline=baseline)
         try:
             peak = cell_memory(cell, worst.prepared, precision).peak
-        except SettingsError:  # the package of adapters is not installed
+        except Exception:  # the method cannot take it, or the package of adapters is missing
             continue
         if total_mb(peak) <= room:
             words = {True: "true", "bf16": '"bf16"'}
@@ -160,9 +160,9 @@ def _changes(need: Need) -> Iterator[tuple[Mapping[str, Any], Baseline]]:
         yield most, ADAPTERS
         return
     twice, half = {"gradient_checkpointing": True}, {"weights": "bf16"}
-    for baseline in own, ADAPTERS:
-        for each in (twice, twice | most, half, half | most, half | twice, half | twice | most):
-            yield each, baseline
+    changes = (twice, twice | most, half, half | most, half | twice, half | twice | most)
+    yield from ((each, own) for each in changes)
+    yield from ((each, ADAPTERS) for each in ({}, *changes))
 
 
 def _tokens(each: tuple[Cell, PreparedScenario]) -> int:

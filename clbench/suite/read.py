@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from clbench.core import errors
 from clbench.core.files import not_utf8, read_file, user_path
+from clbench.core.registry import check_name
 from clbench.suite.plugins import load_plugins
 from clbench.suite.schema import SuiteFile, TaskFile, derived_name
 from clbench.tasks.spec import OwnTaskTable
@@ -80,14 +81,23 @@ def read_suite(name_or_path: str | Path, plugins: Iterable[str | Path] = ()) -> 
     """
     load_plugins(plugins)
     path = _suite_path(name_or_path)
-    data = {"name": path.stem, **read_toml(path)}
+    content = read_toml(path)
+    data = {"name": path.stem, **content}
     if isinstance(data.get("scenario"), list):
         data["scenario"] = [
             _scenario(_with_partition(one, path))
             for number, table in enumerate(data["scenario"], 1)
             for one in _orders(table, path, f"[[scenario]] {number} orders")
         ]
-    return Suite(path, check_file(path, data, SuiteFile, _duplicates(data)))
+    problems = [*_duplicates(data)]
+    if "name" not in content:
+        try:
+            check_name(path.stem)
+        except ValueError as error:
+            data["name"] = "suite"  # one error is enough
+            remedy = "Rename the file, or give a `name`"
+            problems.append(f"name: {error}, got {path.stem!r}, the file's. {remedy}")
+    return Suite(path, check_file(path, data, SuiteFile, problems))
 
 
 def read_tasks(name: str) -> dict[str, OwnTaskTable]:

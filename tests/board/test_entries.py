@@ -71,6 +71,12 @@ def test_a_clone_has_a_place_for_submissions_which_may_be_empty(
     assert [each.name for each in read_entries([PLACES[1]])[0]] == ["other"]
 
 
+def test_without_folders_outside_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunFolderError, match=r"^There is no run in results/.* Give folders\.$"):
+        clbench.board.load()
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"grade": "best"}', '{"grade": 3}'])
 def test_a_strange_verification_counts_as_none(tmp_path: Path, text: str) -> None:
     folder = make_entry(tmp_path / "run", files={"verified.json": text})

@@ -100,7 +100,15 @@ def test_a_corpus_that_never_ends_is_not_read(forger: Forger) -> None:
     assert verify(forger.folder).grade == "reported"
 
 
-@pytest.mark.parametrize("more", [{"grade": "rerun"}, {"files": {"suite.json": "0"}}, {"name": ""}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"grade": "rerun"},
+        {"files": {"suite.json": "0"}},
+        {"name": ""},
+        {"created": "9999-99-99"},
+    ],
+)
 def test_a_manifest_of_another_form_is_refused(more: dict[str, Any], forger: Forger) -> None:
     forger.manifest(lambda m: m.update(more))
     with pytest.raises(RunFolderError, match=MANIFEST):

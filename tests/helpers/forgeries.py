@@ -208,6 +208,14 @@ def a_signed_file_without_a_place(forger: Forger) -> None:
 
 
 @forgery("files")
+def a_signed_file_among_replaced_cells(forger: Forger) -> None:
+    path = forger.folder / "cells" / "replaced" / "best.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}\n")
+    resign(forger)
+
+
+@forgery("files")
 def a_member_that_tar_would_write_elsewhere(forger: Forger) -> None:
     path = forger.folder / "cells.tar.xz"
     with tarfile.open(path, "r:xz") as archive:

@@ -108,3 +108,12 @@ def test_a_strong_pull_holds_important_weights(folder: Path) -> None:
         return sum(float((fisher[n] * (now[n] - anchor[n]).square()).sum()) for n in now)
 
     assert moved(1e6) < 0.5 * moved(1e-6)
+
+
+def test_an_anchor_in_bf16_moves_to_the_weighted_mean() -> None:
+    method = EWC()
+    method.fisher = {"w": torch.tensor([1.0])}
+    method.anchor = {"w": torch.tensor([0.0], dtype=torch.bfloat16)}
+    method._add({"w": torch.tensor([3.0])}, {"w": torch.tensor([4.0], dtype=torch.bfloat16)})
+    assert method.anchor["w"].dtype == torch.bfloat16
+    assert method.anchor["w"].item() == 3.0

@@ -100,6 +100,31 @@ def test_the_smallest_change_that_fits(
     assert fit.smallest_change([need], FLOAT32, fit.PROCESS_MB) is None
 
 
+def test_a_change_that_the_method_cannot_take_is_passed_over(
+    cells: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_in_parts(cell: Any, *arguments: Any) -> CellMemory:
+        if cell.protocol.accumulation > 1:
+            raise RuntimeError("not in parts")
+        return CellMemory(1.0, 1.0)
+
+    monkeypatch.setattr(fit, "cell_memory", fails_in_parts)
+    need = fit.Need(*cells["tiny-gpt"], CellMemory(9.0, 9.0))
+    change = fit.smallest_change([need], FLOAT32, fit.PROCESS_MB + 2)
+    assert change == ("gradient_checkpointing = true", 1.0)
+
+
+def test_adapters_alone_come_before_adapters_with_other_changes(
+    cells: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def small_adapters(cell: Any, *arguments: Any) -> CellMemory:
+        return CellMemory(*(1.0, 1.0) if cell.baseline == fit.ADAPTERS else (9.0, 9.0))
+
+    monkeypatch.setattr(fit, "cell_memory", small_adapters)
+    need = fit.Need(*cells["tiny-gpt"], CellMemory(9.0, 9.0))
+    assert fit.smallest_change([need], FLOAT32, fit.PROCESS_MB + 2) == ("the method lora", 1.0)
+
+
 def test_a_method_that_needs_numbers_is_named(cells: dict[str, Prepared], monkeypatch: Any) -> None:
     def fails(*arguments: Any) -> CellMemory:
         raise RuntimeError("not this one")

@@ -164,6 +164,16 @@ def test_an_error_names_key_and_remedy(error: Errors, old: str, new: str, expect
     assert expected in error(GOOD.replace(old, new))
 
 
+def test_a_bad_name_of_a_file_is_said_to_be_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "my suite.toml"
+    text = GOOD.replace('name = "mine"\n', "")
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SuiteError, match=r"'my suite', the file's\. Rename .* a `name`\.$"):
+        read_suite(path)
+    path.write_text(f'name = "mine"\n{text}', encoding="utf-8")
+    assert read_suite(path).name == "mine"
+
+
 def test_errors_in_repeated_tables(error: Errors) -> None:
     again = GOOD + '[[scenario]]\nshift = "dataset"\ntasks = ["x/sst2", "y/mrpc"]\n'
     assert "[[scenario]] 2 'sst2-mrpc': 'sst2-mrpc' repeats number 1." in error(again)
