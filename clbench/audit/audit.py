@@ -107,12 +107,8 @@ def audit(
         )
     models = [load_tuned(name, first) for name in tuned]
     generic = settings.tasks != items.DEFAULT_TASKS
-    tests, sized = material.tests(first, generic=generic), settings
-    if settings.detect is not None:
-        rows = max(FEWEST_ROWS, planning.rows_needed(settings.detect, tests))
-        sized = replace(
-            settings, rows=rows, questions=rows if material.asked else None, detect=None
-        )
+    tests = material.tests(first, generic=generic)
+    sized = _sized(settings, material, tests)
     times = planning.LOOKS[-1] if settings.until_settled else 1
     if times > 1 or sized is not settings:
         material = Material.load(base, sized, times)
@@ -167,6 +163,14 @@ def audit(
         (*([] if generic else [items.BUILT_IN]), *chosen.notes, *described),
         key,
     )
+
+
+def _sized(settings: AuditSettings, material: Material, tests: int) -> AuditSettings:
+    """Return settings with as many rows as show a change of `detect`, if it is given."""
+    if settings.detect is None:
+        return settings
+    rows = max(FEWEST_ROWS, planning.rows_needed(settings.detect, tests))
+    return replace(settings, rows=rows, questions=rows if material.asked else None, detect=None)
 
 
 @dataclass(frozen=True)

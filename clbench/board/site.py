@@ -25,6 +25,7 @@ from clbench.figures.tradeoff import tradeoff
 from clbench.report.drawing import Plan, draw_all
 from clbench.report.files import GROWN, attempt, has_grown, render, write_figure
 from clbench.report.sentences import MARKS
+from clbench.results.cell import CellResult
 from clbench.results.published import published
 from clbench.results.score_tables import failures, has_value, means, score_rows
 from clbench.suite.baselines import read_baseline
@@ -38,6 +39,8 @@ MOST_FIGURES = 12
 Suite = Mapping[str, Any]
 """Its `name` and `description`, and lists of its `entries`, `tables`, and rows of `published`
 results."""
+PlacedRow = tuple[Suite, int, Table, Row]
+"""A row of a table, with the suite and the table's number in it."""
 
 
 @checks_arguments
@@ -133,15 +136,12 @@ def _figures(suite: Suite) -> Sequence[Plan]:
     ][:MOST_FIGURES]
 
 
-def _pages(
+def _by_method(
     suites: Sequence[Suite],
-    entries: Sequence[Entry],
-    problems: list[str],
-    figures: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> Iterator[tuple[str, str]]:
-    """Yield the path of each page in the board, and its text."""
-    rows: dict[str, list[tuple[Suite, int, Table, Row]]] = {}
-    names: dict[str, str] = {}  # the registered method of each baseline
+) -> tuple[dict[str, str], dict[str, list[PlacedRow]], dict[str, list[Mapping[str, Any]]]]:
+    """Return the method of each baseline, and the rows and published results of each method."""
+    names: dict[str, str] = {}
+    rows: dict[str, list[PlacedRow]] = {}
     for suite in suites:
         for number, table in enumerate(suite["tables"], 1):
             for row in table.rows:
@@ -151,6 +151,26 @@ def _pages(
     theirs: dict[str, list[Mapping[str, Any]]] = {}
     for result in (result for suite in suites for result in suite["published"]):
         theirs.setdefault(names.get(result["method"], result["method"]), []).append(result)
+    return names, rows, theirs
+
+
+def _settings(cells: Sequence[CellResult]) -> dict[str, Any]:
+    """Return the settings of each method of a submission, and of its protocol."""
+    settings: dict[str, Any] = {}
+    for cell in cells:
+        settings[cell.baseline] = {"registered": cell.method, **cell.settings}
+        settings["protocol"] = settings[cell.baseline].pop("protocol", {})
+    return settings
+
+
+def _pages(
+    suites: Sequence[Suite],
+    entries: Sequence[Entry],
+    problems: list[str],
+    figures: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> Iterator[tuple[str, str]]:
+    """Yield the path of each page in the board, and its text."""
+    names, rows, theirs = _by_method(suites)
     methods = folders(sorted({*rows, *theirs}))
     files = {
         "suite_files": folders(suite["name"] for suite in suites),
@@ -177,17 +197,13 @@ def _pages(
         name, file = suite["name"], f"suites/{files['suite_files'][suite['name']]}"
         yield page("suite", name, file, suite=suite, figures=figures.get(name, []))
     for each in entries:
-        settings: dict[str, Any] = {}
-        for cell in each.cells:
-            settings[cell.baseline] = {"registered": cell.method, **cell.settings}
-            settings["protocol"] = settings[cell.baseline].pop("protocol", {})
         table = means(score_rows(each.cells, each.question.reference))
         yield page(
             "submission",
             titles[each.name],
             f"submissions/{files['entry_files'][each.name]}",
             entry=each, notes=[GROWN] * has_grown(each.suite), failures=failures(each.cells),
-            facts=facts(each.cells), settings=settings,
+            facts=facts(each.cells), settings=_settings(each.cells),
             means=table, columns={n: COLUMNS[n] for n in COLUMNS if has_value(table, f"{n}_mean")},
         )  # fmt: skip
     packaged = packaged_files("baselines")

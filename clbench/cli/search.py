@@ -196,13 +196,7 @@ def combine(
     from clbench.figures import rate_distributions
     from clbench.figures.style import save_png
 
-    if out.suffix != ".toml":
-        raise SettingsError(f"--out {out}: must end in .toml, as a baseline file does.")
-    picture = out.with_suffix(".png")
-    for path in (out, picture):
-        if path.exists() and (path.is_dir() or not replace):
-            hint = "" if path.is_dir() else ", or give --replace"
-            raise SettingsError(f"{path} already exists. Choose another --out{hint}.")
+    picture = _check_out(out, replace=replace)
     if flat is not None and not 1e-9 <= flat <= 1:
         raise SettingsError(f"--flat {flat:g}: must be between 1e-09 and 1.")
     if depth is not None and not 1 <= depth <= MOST_LAYERS:
@@ -240,6 +234,18 @@ def combine(
     write_atomically(out, text)
     show_rates(labels, {"combined": combination.rates, **within}, origin.flat)
     return 0
+
+
+def _check_out(out: Path, *, replace: bool) -> Path:
+    """Raise a SettingsError unless a baseline can be written there; return its figure's path."""
+    if out.suffix != ".toml":
+        raise SettingsError(f"--out {out}: must end in .toml, as a baseline file does.")
+    picture = out.with_suffix(".png")
+    for path in (out, picture):
+        if path.exists() and (path.is_dir() or not replace):
+            hint = "" if path.is_dir() else ", or give --replace"
+            raise SettingsError(f"{path} already exists. Choose another --out{hint}.")
+    return picture
 
 
 def show_rates(groups: Sequence[str], columns: dict[str, Sequence[float]], flat: float) -> None:

@@ -261,14 +261,10 @@ def write(
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     start, read = 1, None
     if not getattr(model.config, "is_encoder_decoder", False):
-        prompts = [row[: int(size)] for row, size in zip(ids.tolist(), mask.sum(1), strict=True)]
-        shared = min((common(prompts[0], other) for other in prompts[1:]), default=0)
-        if shared < FEWEST or not reads_ahead(model):
+        shared = _shared_beginning(ids, mask)
+        if shared and not reads_ahead(model):
             shared = 0
-        order = torch.argsort(mask[:, shared:], dim=1, stable=True) + shared  # padding to the left
-        order = torch.cat([torch.arange(shared, device=ids.device).repeat(len(ids), 1), order], 1)
-        mask = mask.gather(1, order)
-        ids = ids.gather(1, order).masked_fill(mask == 0, pad_id)
+        ids, mask = _padded_left(ids, mask, shared, pad_id)
         start = ids.shape[1]
         if shared:
             with evaluating(model):
@@ -311,6 +307,21 @@ def write(
     finally:
         model.generation_config = own
     return written[:, start:]
+
+
+def _shared_beginning(ids: Tensor, mask: Tensor) -> int:
+    """Return how many tokens all prompts begin with, 0 if they are too few to read ahead."""
+    prompts = [row[: int(size)] for row, size in zip(ids.tolist(), mask.sum(1), strict=True)]
+    shared = min((common(prompts[0], other) for other in prompts[1:]), default=0)
+    return shared if shared >= FEWEST else 0
+
+
+def _padded_left(ids: Tensor, mask: Tensor, shared: int, pad_id: int) -> tuple[Tensor, Tensor]:
+    """Return tokens and mask with the padding behind the `shared` first tokens, not at the end."""
+    order = torch.argsort(mask[:, shared:], dim=1, stable=True) + shared
+    order = torch.cat([torch.arange(shared, device=ids.device).repeat(len(ids), 1), order], 1)
+    mask = mask.gather(1, order)
+    return ids.gather(1, order).masked_fill(mask == 0, pad_id), mask
 
 
 def stop_tokens(tokenizer: transformers.PreTrainedTokenizerBase) -> list[int]:

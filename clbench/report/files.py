@@ -148,6 +148,8 @@ TUNING = (
     "trials is too good by chance: compare on the reported split."
 )
 """Note on a page of trials."""
+CHANGED = "The question of this run changed after the run began."
+"""Note on a page of a run that asks another question than at first."""
 GROWN = (
     "Commands of this run have different seeds and no planned looks. Its error rates hold only if "
     "the number of seeds was set before any result was seen."
@@ -201,13 +203,7 @@ def write_report(
     stores = [Store(Path(run)) for run in runs]
     cells, notes = read_runs(stores)[:2] if contents is None else contents
     folder = Path(out) if out is not None else stores[0].out / "report"
-    check_folder(folder)
-    with as_folder_error(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    page = folder / "index.html"
-    foreign = page.exists() and " – clbench</title>" not in page.read_text("utf-8", "replace")
-    if foreign or (folder / "audit.json").exists():
-        raise RunFolderError(f"{folder} has a page of another kind. Choose another {named('out')}.")
+    page = _page(folder)
     shifts: dict[str, dict[str, Any]] = {}
     for store in stores:
         shifts = store.read_pictures() | shifts
@@ -217,26 +213,18 @@ def write_report(
     seeds = _complete_seeds(cells, suites[0])
     names = list(dict.fromkeys(str(suite.get("name", "run")) for suite in suites))
     content = gather(cells, questions[-1], stores[0].alpha(len(seeds)), names)
-    changed = "The question of this run changed after the run began."
     smoke = SMOKE if any(cell.is_smoke for cell in cells) else ""
     notes = [
         *filter(None, [smoke]),
         *notes,
-        *([changed] if len(questions) > 1 else []),
+        *([CHANGED] if len(questions) > 1 else []),
         *([GROWN] if has_grown(suites[0]) else []),
         *([JOINED] if suites[0].get("grown") else []),
         *head_notes(cells),
         *{TUNING for suite in suites if suite.get("protocol", {}).get("score_on") == "tuning"},
     ]
     figures = [write_figure(drawing, folder / "figures", formats) for drawing in drawings]
-    for name, frame in content.tables.items():
-        if len(frame) or name in ALWAYS:
-            for file, text in table_files(name, frame).items():
-                if name == "paper" and not file.endswith(".csv"):
-                    note = paper_note(content.question, smoke)
-                    tex = file.endswith(".tex")
-                    text += f"% {note.translate(_LATEX)}\n" if tex else f"\n{note}\n"
-                write_atomically(folder / "tables" / file, text)
+    _write_tables(content, folder / "tables", smoke)
     controls = content.rows("controls")
     claims = {(r["scenario"], r["method"]) for r in controls if r["verdict"] != "no verdict"}
     curves = content.tables["fronts"]["difference"].notna().sum()
@@ -259,6 +247,30 @@ def write_report(
     )
     write_atomically(page, text)
     return Report(page, content, tuple(notes))
+
+
+def _page(folder: Path) -> Path:
+    """Make the folder of a report; return the path of its page, unless another page is there."""
+    check_folder(folder)
+    with as_folder_error(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "index.html"
+    foreign = page.exists() and " – clbench</title>" not in page.read_text("utf-8", "replace")
+    if foreign or (folder / "audit.json").exists():
+        raise RunFolderError(f"{folder} has a page of another kind. Choose another {named('out')}.")
+    return page
+
+
+def _write_tables(content: Content, folder: Path, smoke: str) -> None:
+    """Write the tables that have rows, and those of `ALWAYS`."""
+    for name, frame in content.tables.items():
+        if len(frame) or name in ALWAYS:
+            for file, text in table_files(name, frame).items():
+                if name == "paper" and not file.endswith(".csv"):
+                    note = paper_note(content.question, smoke)
+                    tex = file.endswith(".tex")
+                    text += f"% {note.translate(_LATEX)}\n" if tex else f"\n{note}\n"
+                write_atomically(folder / file, text)
 
 
 def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:

@@ -1,6 +1,6 @@
 """The cells of the runs of a report, and notes on where the runs differ."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from clbench.core.errors import RunFolderError, join_names
@@ -64,32 +64,38 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str], boo
                     changes["family"] = f"{cell.family} ({label})"
             cells.append(cell.model_copy(update=changes) if changes else cell)
         earlier = meanings | earlier
+    return cells, [*notes, *_suite_notes(stores, labels), *_tuning_notes(cells)], is_damaged
+
+
+def _suite_notes(stores: Sequence[Store], labels: Sequence[str]) -> Iterator[str]:
+    """Yield notes on where the suites of runs differ or cannot be read."""
     if differences := _protocol_differences(stores, labels):
-        notes.append(
+        yield (
             f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
             "are not due to their methods alone."
         )
-    notes += [
-        f"{store.suite_path} cannot be read, so its question, looks and protocol are unknown."
-        for store in stores
-        if store.suite_path.exists() and not store.read_suite()
-    ]
+    for store in stores:
+        if store.suite_path.exists() and not store.read_suite():
+            unknown = "its question, looks and protocol are unknown"
+            yield f"{store.suite_path} cannot be read, so {unknown}."
     plans = [(s.questions()[-1], s.looks()) for s in stores if s.read_suite()]
-    notes += [
-        f"The {what} of these runs differ; the verdicts are for those of {labels[0]}."
-        for what, position in (("questions", 0), ("looks", 1))
-        if any(plan[position] != plans[0][position] for plan in plans)
-    ]
+    for what, *each in zip(("questions", "looks"), *plans, strict=True):
+        if any(plan != each[0] for plan in each):
+            yield f"The {what} of these runs differ; the verdicts are for those of {labels[0]}."
+
+
+def _tuning_notes(cells: Sequence[CellResult]) -> Iterator[str]:
+    """Yield a note on each method that was tuned on a seed of its cells."""
     tuned_on: dict[str, set[int]] = {}
     for cell in cells:
         if cell.seed in cell.search.get("seeds", ()):
             tuned_on.setdefault(cell.baseline, set()).add(cell.seed)
-    notes += [
-        f"{name}: its settings were tuned on seeds that are shown here "
-        f"({join_names(map(str, sorted(seeds)))}), so its scores on them are too good by chance."
-        for name, seeds in tuned_on.items()
-    ]
-    return cells, notes, is_damaged
+    for name, seeds in tuned_on.items():
+        shown = join_names(map(str, sorted(seeds)))
+        yield (
+            f"{name}: its settings were tuned on seeds that are shown here ({shown}), so its "
+            "scores on them are too good by chance."
+        )
 
 
 def _read_run(

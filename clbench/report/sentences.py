@@ -211,10 +211,12 @@ def error_rates(
         lines = [
             f"All these intervals hold jointly at {1 - ALPHA:.0%} or more, so {risk} {ALPHA:.0%}."
         ]
-    families = {"claim": (controls, " to beat every control"), "comparison": (curves, " of curves")}
-    others = [f"{count(number, kind)}{rest}" for kind, (number, rest) in families.items() if number]
-    others += [f"{count(matched, 'comparison')} at equal learning"] if matched else []
-    if others:
+    families = (
+        (controls, "claim", "to beat every control"),
+        (curves, "comparison", "of curves"),
+        (matched, "comparison", "at equal learning"),
+    )
+    if others := [f"{count(number, kind)} {aim}" for number, kind, aim in families if number]:
         lines.append(
             f"Exploratory, {'each ' if len(others) > 1 else ''}a family of its own at {ALPHA:.0%}"
             f"{' over all looks' if looks else ''}: {_join(others)}."

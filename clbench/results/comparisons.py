@@ -22,6 +22,9 @@ from clbench.results.score_tables import score_rows
 from clbench.suite.schema import FEWEST, MEAN, Question
 from clbench.suite.scores import SCORE
 
+Groups = Mapping[Group, Mapping[str, statistics.Differences]]
+Comparisons = Mapping[tuple[Group, str], statistics.Comparison]
+
 FIELDS = (
     *("scenario", "shift", "method", "score", "n", "mean", "median", "deviation"),
     *("minimum", "maximum", "low", "high", "primary"),
@@ -74,21 +77,7 @@ def comparisons_frame(
         group: differences(by_baseline, question.reference, steps[group[0]].get(group[1], 0.0))
         for group, by_baseline in values.items()
     }
-    asked = {
-        group: {m: some for m, some in samples.items() if question.asks(*group, m)}
-        for group, samples in groups.items()
-    }
-    lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
-    gaps = {
-        (MEAN, score): statistics.hidden_gap(
-            [s for name in covered for s in groups.get((name, score), {}).values()], len(covered)
-        )
-        for score in question.scores
-    }
-    primary = statistics.compare(
-        asked, alpha=alpha, margin=question.margin, lower_is_better=lower, known_gaps=gaps
-    )
-    others = statistics.compare(groups, family=1, lower_is_better=lower)
+    primary, others = _families(groups, question, covered, alpha)
     by_seed: dict[tuple[str, str], dict[int, CellResult]] = {}
     for cell in cells:
         if cell.status == "ok":
@@ -101,7 +90,7 @@ def comparisons_frame(
             row: dict[str, Any] = {"scenario": scenario, "shift": shifts[scenario], "score": score}
             summary = statistics.summarise(list(seeds.values()), steps[scenario].get(score, 0.0))
             row |= {"method": method, **asdict(summary)}
-            row["primary"] = is_primary = method in asked[group]
+            row["primary"] = is_primary = question.asks(*group, method)
             ours, theirs = (
                 by_seed.get((scenario, name), {}) for name in (method, question.reference)
             )
@@ -124,6 +113,27 @@ def comparisons_frame(
     frame = pd.DataFrame(rows, columns=list(FIELDS))
     verdicts = [row.get("verdict") for row in rows]  # pandas 3 makes None among texts a NaN
     return frame.assign(verdict=pd.Series(verdicts, frame.index, dtype=object))
+
+
+def _families(
+    groups: Groups, question: Question, covered: Sequence[str], alpha: float
+) -> tuple[Comparisons, Comparisons]:
+    """Return the comparisons of the question as one family, and all of them, each on its own."""
+    asked = {
+        group: {m: some for m, some in samples.items() if question.asks(*group, m)}
+        for group, samples in groups.items()
+    }
+    lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
+    gaps = {
+        (MEAN, score): statistics.hidden_gap(
+            [s for name in covered for s in groups.get((name, score), {}).values()], len(covered)
+        )
+        for score in question.scores
+    }
+    primary = statistics.compare(
+        asked, alpha=alpha, margin=question.margin, lower_is_better=lower, known_gaps=gaps
+    )
+    return primary, statistics.compare(groups, family=1, lower_is_better=lower)
 
 
 def means_over_scenarios(

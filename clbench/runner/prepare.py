@@ -1,11 +1,11 @@
 """Prepare scenarios for training: load, shift and tokenise the rows."""
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ from clbench.training.protocol import Protocol
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+R = TypeVar("R", Rows, EncodedRows)
 MOST_IN_MEMORY = 4
 """Scenarios and tasks to keep in memory; cells run scenario by scenario."""
 
@@ -153,11 +154,8 @@ class ScenarioPreparer:
             pad = int(np.searchsorted(vocabulary, pad))
 
         def some(parts: list[EncodedRows], count: int, use: str) -> list[EncodedRows]:
-            samples = []
-            for task, rows in zip(tasks, parts, strict=True):
-                rng = numpy_stream(use, task.name, self.seed)
-                samples.append(rows.take(stratified(rows.labels, count, rng, task.regression)))
-            return samples
+            each = zip(tasks, parts, strict=True)
+            return [self._sample(task, rows, count, use) for task, rows in each]
 
         def data(parts: list[EncodedRows]) -> tuple[TaskData, ...]:
             predicts = [task.regression and not protocol.is_language_model for task in tasks]
@@ -171,12 +169,7 @@ class ScenarioPreparer:
 
         probed: tuple[TaskData, ...] = ()
         if (count := protocol.probe_rows) is not None:
-            for task in tasks:
-                if count < (classes := len(task.own or task.labels)):
-                    raise DataError(
-                        f"probe_rows = {count} is less than the {classes} classes of task "
-                        f"{task.name!r}. Raise it."
-                    )
+            _check_probe_rows(count, tasks)
             probed = data(some(train, count, "probe"))
         scorers = tuple(
             (make_scorer if column.scorer == "pretraining" else column.scorer)(
@@ -184,26 +177,15 @@ class ScenarioPreparer:
             )
             for column in scenario.extra_columns
         )
-        floors = [
-            None
-            if task.own or task.free_text or protocol.answer_by == "generation"
-            else floor_score(
-                task.metrics[0], rows.labels, held.labels, len(task.labels) or 1, held.groups
-            )
-            for task, rows, held in zip(tasks, train, scored, strict=True)
-        ]
+        floors = [*map(self._floor, tasks, train, scored)]
         prompts, writer, capabilities = self._prompts, None, None
         gold: list[EncodedRows] = []
         if prompts is not None:
             stops = tuple(stop_tokens(prompts.tokenizer))
             writer = Writer(prompts.tokenizer, stops, prompts.max_answer, protocol.answer_by)
             capabilities = capability_data(self, protocol, prompts, scenario)
-            for task in tasks if protocol.kl_rows else ():
-                rng, own = numpy_stream("kl rows", task.name, self.seed), self._scored_rows(task)
-                few = stratified(own.labels, protocol.kl_rows or 0, rng, task.regression)
-                choices = prompts.encode(task, own.take(few), to_train=False)
-                answers = prompts.encode(task, own.take(few), to_train=True)
-                gold.append(replace(answers, names=choices.names))
+            if protocol.kl_rows:
+                gold = [self._gold(prompts, task, protocol.kl_rows) for task in tasks]
         return PreparedScenario(
             scenario,
             data(train),
@@ -218,6 +200,24 @@ class ScenarioPreparer:
             capabilities,
             data(gold) if gold else (),
         )
+
+    def _sample(self, task: Task, rows: R, count: int, use: str) -> R:
+        """Return a stratified sample of the rows of a task, drawn from the stream `use`."""
+        rng = numpy_stream(use, task.name, self.seed)
+        return rows.take(stratified(rows.labels, count, rng, task.regression))
+
+    def _floor(self, task: Task, train: EncodedRows, scored: EncodedRows) -> float | None:
+        """Return the score of a task without a model; None where it has none."""
+        if task.own or task.free_text or self.protocol.answer_by == "generation":
+            return None
+        classes = len(task.labels) or 1
+        return floor_score(task.metrics[0], train.labels, scored.labels, classes, scored.groups)
+
+    def _gold(self, prompts: PromptEncoder, task: Task, count: int) -> EncodedRows:
+        """Return `count` scored rows with their right answers, as for training."""
+        rows = self._sample(task, self._scored_rows(task), count, "kl rows")
+        choices = prompts.encode(task, rows, to_train=False)
+        return replace(prompts.encode(task, rows, to_train=True), names=choices.names)
 
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
@@ -351,6 +351,16 @@ class ScenarioPreparer:
                 "score_on = 'tuning' needs. Give the part the `tuning` rows of its task."
             )
         return rows
+
+
+def _check_probe_rows(count: int, tasks: Sequence[Task]) -> None:
+    """Raise a DataError unless a probe has a row of each class."""
+    for task in tasks:
+        if count < (classes := len(task.own or task.labels)):
+            raise DataError(
+                f"probe_rows = {count} is less than the {classes} classes of task "
+                f"{task.name!r}. Raise it."
+            )
 
 
 def _keep(items: dict[Hashable, Any], name: Hashable, value: Any) -> None:

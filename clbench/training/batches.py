@@ -181,9 +181,13 @@ def length_grouped(lengths: IntArray, batch_size: int, rng: np.random.Generator)
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
+PlannedBatch = tuple[TaskData, IntArray]
+"""The data of a batch, and the positions of its rows in them."""
+
+
 def plan(
     data: Sequence[TaskData], batch_size: int, steps: int, stream: Sequence[str | int]
-) -> Iterator[tuple[TaskData, IntArray]]:
+) -> Iterator[PlannedBatch]:
     """Yield the data and the row positions of each of `steps` batches, epoch after epoch.
 
     Several tasks are mixed batch by batch. `stream` names the random stream; the epoch is added.
@@ -204,13 +208,13 @@ def plan(
         remaining -= len(batches)
 
 
-def padded_size(batch: tuple[TaskData, IntArray]) -> int:
+def padded_size(batch: PlannedBatch) -> int:
     """Return the tokens of a batch of a plan, padding included."""
     data, positions = batch
     return len(positions) * int(data.rows.lengths[positions].max())
 
 
-def largest_batches(batches: Sequence[tuple[TaskData, IntArray]]) -> frozenset[int]:
+def largest_batches(batches: Sequence[PlannedBatch]) -> frozenset[int]:
     """Return the numbers of two batches of a plan: its largest, and the largest of its last tenth.
 
     The size is that of the padded tensors, which decides the memory of a step.

@@ -14,7 +14,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from clbench.core.errors import NonFiniteLossError, PluginError, count
 from clbench.core.shapes import only_shapes
-from clbench.training.batches import Batch, TaskData, largest_batches, padded_size, plan
+from clbench.training.batches import (
+    Batch,
+    PlannedBatch,
+    TaskData,
+    largest_batches,
+    padded_size,
+    plan,
+)
 from clbench.training.memory import StepMemory
 from clbench.training.method import Method
 from clbench.training.protocol import StageRecord
@@ -81,20 +88,10 @@ def train_stage(
         method.before_stage(stage)
         seconds_before = time.perf_counter() - started
         data = method.training_data(stage)
-        stage.heads = frozenset(source.head for source in data)
-        rows = sum(len(source.rows) for source in data)
-        own_steps, stage.epoch_steps = stage.protocol.stage_length(stage.name, rows)
-        phases = method.phases(stage)
-        lengths = [own_steps if phase.steps is None else phase.steps for phase in phases]
-        stage.total_steps = sum(lengths)
-        if not rows or stage.total_steps <= 0:
-            raise PluginError(
-                f"training_data returns {count(rows, 'row')} and phases "
-                f"{count(stage.total_steps, 'step')}: a stage needs at least one of each."
-            )
+        lengths = _phase_lengths(stage, method, data)
         record = StageRecord(
             task=stage.name,
-            rows=rows,
+            rows=sum(len(source.rows) for source in data),
             steps=0,
             epochs=round(stage.total_steps / stage.epoch_steps, 4),
             examples=0,
@@ -103,26 +100,12 @@ def train_stage(
         )
         curve = _Curve(stage, record, data, probe, points)
         curve.measure()
-        size = stage.protocol.batch_of(stage.name)
-        batches = list(plan(data, size, stage.total_steps, stage.stream("order")))
-        # One of them is near the end, as some methods act late or train more and more weights.
-        memory, measured = StepMemory(stage.device), largest_batches(batches)
-        if only_shapes():
-            batches = [max((batches[i] for i in measured), key=padded_size)] * len(batches)
-            measured = frozenset([len(batches) - 1])
+        batches, measured = _planned(stage, data)
+        memory = StepMemory(stage.device)
         untimed = measured if len(measured) < len(batches) else ()
         timed_tokens = 0
         for stage.phase, steps in enumerate(lengths):
-            stage.done_before += stage.step
-            stage.steps, stage.step = steps, 0
-            # Weights that no optimizer holds, such as another task's head, would keep gradients.
-            stage.model.zero_grad(set_to_none=True)
-            method.before_phase(stage)
-            groups = checked_groups(method.parameter_groups(stage), stage.model)
-            optimizer = checked_optimizer(method.optimizer(stage, groups), stage.model)
-            schedule = method.schedule(stage, optimizer)
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            _training_mode(stage)
+            optimizer, schedule = _begin_phase(stage, method, steps)
             while stage.step < stage.steps:
                 if only_shapes() and 0 < stage.step < stage.steps - 1:
                     stage.step += 1
@@ -133,7 +116,7 @@ def train_stage(
                 batch = source.batch(positions, stage.device)
                 measure = record.steps in measured
                 with memory.measure(stage.model, method, optimizer) if measure else nullcontext():
-                    _step(stage, method, batch, optimizer, schedule, parameters, curve)
+                    _step(stage, method, batch, optimizer, schedule, curve)
                 stage.step += 1
                 record.steps += 1
                 record.examples += len(batch)
@@ -172,13 +155,53 @@ def scored_steps(grid: Sequence[int], affordable: int) -> list[int]:
     return [grid[round(i * (len(grid) - 1) / (count - 1))] for i in range(count)]
 
 
+def _phase_lengths(stage: Stage, method: Method, data: Sequence[TaskData]) -> list[int]:
+    """Set the heads and the numbers of steps of a stage; return the steps of each phase."""
+    stage.heads = frozenset(source.head for source in data)
+    rows = sum(len(source.rows) for source in data)
+    own_steps, stage.epoch_steps = stage.protocol.stage_length(stage.name, rows)
+    lengths = [own_steps if p.steps is None else p.steps for p in method.phases(stage)]
+    stage.total_steps = sum(lengths)
+    if not rows or stage.total_steps <= 0:
+        raise PluginError(
+            f"training_data returns {count(rows, 'row')} and phases "
+            f"{count(stage.total_steps, 'step')}: a stage needs at least one of each."
+        )
+    return lengths
+
+
+def _planned(stage: Stage, data: Sequence[TaskData]) -> tuple[list[PlannedBatch], frozenset[int]]:
+    """Return the batches of a stage, and the numbers of those whose memory is measured."""
+    size = stage.protocol.batch_of(stage.name)
+    batches = list(plan(data, size, stage.total_steps, stage.stream("order")))
+    # One of them is near the end, as some methods act late or train more and more weights.
+    measured = largest_batches(batches)
+    if only_shapes():
+        batches = [max((batches[i] for i in measured), key=padded_size)] * len(batches)
+        measured = frozenset([len(batches) - 1])
+    return batches, measured
+
+
+def _begin_phase(stage: Stage, method: Method, steps: int) -> tuple[Optimizer, LRScheduler | None]:
+    """Set the counters of a phase of `steps` steps; return its optimizer and schedule."""
+    stage.done_before += stage.step
+    stage.steps, stage.step = steps, 0
+    # Weights that no optimizer holds, such as another task's head, would keep gradients.
+    stage.model.zero_grad(set_to_none=True)
+    method.before_phase(stage)
+    groups = checked_groups(method.parameter_groups(stage), stage.model)
+    optimizer = checked_optimizer(method.optimizer(stage, groups), stage.model)
+    schedule = method.schedule(stage, optimizer)
+    _training_mode(stage)
+    return optimizer, schedule
+
+
 def _step(
     stage: Stage,
     method: Method,
     batch: Batch,
     optimizer: Optimizer,
     schedule: LRScheduler | None,
-    parameters: list[nn.Parameter],
     curve: "_Curve",
 ) -> None:
     method.before_step(stage)
@@ -196,6 +219,7 @@ def _step(
         total.backward()  # type: ignore[no-untyped-call]
     method.edit_gradients(stage)
     if stage.protocol.clip_norm is not None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         clip_gradients(parameters, stage.protocol.clip_norm)
     curve.rate = float(optimizer.param_groups[0]["lr"])
     optimizer.step()
