@@ -55,6 +55,7 @@ STUDIES = {
     "findings-clinc150": ("sequences", "--data DIR --model MODEL"),
     "findings-clinc150-stage": ("sequences", "--data DIR --model MODEL"),
     "findings-sequence-4": ("sequences", "--data DIR --model MODEL"),
+    "findings-sequence-15": ("sequences", "--data DIR --model MODEL"),
     "findings-decoder": ("decoders", "--model facts-gpt"),
     "findings-decoder-relearn": ("decoders", "--model facts-gpt"),
 }
@@ -143,6 +144,7 @@ def comparisons() -> dict[str, Comparison]:
     add("all", sequences.ALL, sequences.CLAIMS, score)
     add("stage", sequences.STAGE, sequences.CLAIMS, score)
     add("four", sequences.FOUR, sequences.CLAIMS, score)
+    add("fifteen", sequences.FIFTEEN, sequences.CLAIMS, score)
     names = [name for name in averages(sequences.ALL) if name not in CLASS_MEANS]
     add("lead", sequences.ALL, [Claim("prototypes", name) for name in names], score)
     found |= {f"{task} {method}": answer for (task, method), answer in pretraining()[1].items()}
@@ -200,7 +202,7 @@ def values() -> dict[str, str]:
         found[f"seeds {name}"] = f"{runs(name)['seed'].nunique()}"
     found["seeds fewest"] = str(sequences.SEEDS)
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
-    for name, study in zip(("all", "stage", "four"), sequences.STUDIES, strict=True):
+    for name, study in zip(("all", "stage", "four", "fifteen"), sequences.STUDIES, strict=True):
         found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}
     for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):
         verdicts = [comparisons()[key].verdict for key in matching(pattern).values()]
@@ -367,9 +369,15 @@ def panels() -> dict[str, Panels]:
     leads = {f"{n} − prototypes": key for n, key in matching("all (.+) prototypes .+").items()}
     leads |= {f"prototypes − {name}": key for name, key in matching(LEADS).items()}
     found["class-means"] = {"share of intents that are right after ten steps": {"": leads}}
-    four = matching("four (.+) average")
-    rows = {" − ".join(pair.split()): key for pair, key in four.items()}
-    found["own-heads"] = {"mean accuracy on the four tasks after the last": {"": rows}}
+    found["own-heads"] = {
+        "mean accuracy on the tasks after the last": {
+            f"{number} tasks": {
+                " − ".join(pair.split()): key
+                for pair, key in matching(f"{number} (.+) average").items()
+            }
+            for number in ("four", "fifteen")
+        }
+    }
     found["lower-rate"] = {
         title: {"": matching(f"rate (.+) {score}")}
         for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)

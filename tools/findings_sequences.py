@@ -48,7 +48,14 @@ FOUR = Study(
     REFERENCE / "findings-sequence-4",
     REFERENCE / "findings-sequence-4-tune",
 )
-STUDIES = (ALL, STAGE, FOUR)
+FIFTEEN = Study(
+    "fifteen-tasks",
+    "fifteen tasks",
+    REFERENCE / "findings-sequence-15",
+    FOUR.tuning,
+)
+TUNED = (ALL, STAGE, FOUR)
+STUDIES = (*TUNED, FIFTEEN)
 CLAIMS = (
     # Wang et al. 2023, table 1: O-LoRA is ahead of these on the average over the tasks.
     Claim("o-lora", "lora-shared"),
@@ -139,12 +146,12 @@ def heads_table() -> str:
 
 def settings_table() -> str:
     """Return a Markdown table of the tuned settings; * marks an end of what was tried."""
-    names = {path.stem for study in STUDIES for path in (study.tuning / "sweeps").glob("*.toml")}
+    names = {path.stem for study in TUNED for path in (study.tuning / "sweeps").glob("*.toml")}
     rows = [
-        [f"`{name}`", *(settings_text(study, f"{name}.toml") for study in STUDIES)]
+        [f"`{name}`", *(settings_text(study, f"{name}.toml") for study in TUNED)]
         for name in sorted(names)
     ]
-    return table(["method", *(study.label for study in STUDIES)], rows)
+    return table(["method", *(study.label for study in TUNED)], rows)
 
 
 def settings_text(study: Study, name: str) -> str:
@@ -194,7 +201,7 @@ def tables() -> dict[str, str]:
         "heads": heads_table(),
         "settings": settings_table(),
         **{study.name: scores_table(study.read()[0]) for study in (ALL, STAGE)},
-        FOUR.name: scores_table(FOUR.read()[0], OWN_HEADS),
+        **{study.name: scores_table(study.read()[0], OWN_HEADS) for study in (FOUR, FIFTEEN)},
     }
 
 

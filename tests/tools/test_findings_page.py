@@ -49,6 +49,8 @@ OTHERS = {
     "four o-lora frozen average": NONE,
     "four seq-star frozen average": NONE,
     "four prototypes replay average": "equivalent",
+    "fifteen o-lora lora-shared average": NONE,
+    "fifteen o-lora frozen average": NONE,
     "all ranpac prototypes average": "better",
 }
 
@@ -111,6 +113,7 @@ def test_the_words_are_those_of_the_verdicts() -> None:
         ("masked LM ewc-mlm", "findings-pretraining", "ewc-mlm", "vanilla", 0),
         ("all klda prototypes average", "findings-clinc150", "klda", "prototypes", None),
         ("four o-lora frozen average", "findings-sequence-4", "o-lora", "frozen", None),
+        ("fifteen o-lora frozen average", "findings-sequence-15", "o-lora", "frozen", None),
         ("change vanilla-half p_o", "findings-decoder", "vanilla-half", "vanilla", 0),
         ("change self-sft-drop p_s", "findings-decoder", "self-sft-drop", "vanilla", 1),
     ],
