@@ -13,12 +13,13 @@ from clbench.core.files import digest, user_path
 from clbench.models.locate import display_name, model_identity
 from clbench.models.pooling import declared_pooling
 from clbench.shifts.base import SHIFTS
-from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
+from clbench.suite.baselines import Baseline, read_baseline, read_variant
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import Plugin, load_plugins, source_digest
 from clbench.suite.read import Suite, raise_errors
 from clbench.suite.schema import Question, ScenarioSpec
 from clbench.suite.scores import SCORE
+from clbench.suite.sweeps import dial_points
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
 from clbench.tasks.corpus import corpus_identity
 from clbench.tasks.metrics import METRICS, TEXT_METRICS
