@@ -18,12 +18,12 @@ in turns.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,21 @@ import datasets
 import numpy as np
 import torch
 from machine import (
+    CLIP_NORM,
+    ENGINE,
+    TRAINER,
+    TRAINER_BF16,
     MatrixProducts,
     add_task_options,
+    add_window_options,
     compare,
     example_flops,
     make_parser,
+    one_stage,
     peaks,
+    print_peak,
     start,
+    steps_per_second,
     turns,
     wait,
     write_json,
@@ -61,22 +69,12 @@ from clbench.models.prompts import PromptEncoder
 from clbench.tasks.registry import load_task
 from clbench.training.batches import TaskData
 from clbench.training.device import fast_bf16, resolve_precision
-from clbench.training.dropout import install
 from clbench.training.engine import train_stage
-from clbench.training.memory import PeakMemory
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Stage
 
-ENGINE, PACKED = "clbench", "clbench packed"
-TRAINER, TRAINER_BF16 = "trainer float32", "trainer bf16"
-CLIP_NORM = 1.0
-"""Largest norm of a gradient: the Trainer's default."""
+PACKED = "clbench packed"
 WRITTEN_ROWS = (1, 16, 64)
 ANSWERS = (" yes", " no", " in part", " not said")
-
-
-class WindowDoneError(Exception):
-    """Raised to end a training whose window has been measured."""
 
 
 class Bench:
@@ -131,20 +129,8 @@ class Bench:
             packing=packed,
         )
         model = build_answering_model(args.model, pad_id=self.pad, packs=packed).to(self.device)
-        stage = Stage(
-            model=model,
-            model_name=args.model,
-            revision=None,
-            protocol=protocol,
-            device=self.device,
-            precision=resolve_precision("auto", self.device),
-            seed=seed,
-            scenario="benchmark",
-            stages=1,
-            masks=install(model, model.backbone, self.device),
-            index=0,
-            tasks=[TaskData(0, "task", "task", False, self.rows, self.pad)],
-        )
+        data = TaskData(0, "task", "task", False, self.rows, self.pad)
+        stage = one_stage(args, self.device, protocol, model, data, seed)
         method = METHODS.get(name)()
         method.setup(stage)
         trace = train_stage(stage, method, progress=lambda step, _: on_step(step))
@@ -217,20 +203,9 @@ class Bench:
 
 
 def window(bench: Bench, contender: str, seed: int) -> float:
-    """Return the tokens per second in a window of steps or seconds, after a warm-up."""
-    args = bench.args
-    marks: dict[int, float] = {}
-
-    def on_step(step: int) -> None:
-        marks[step] = time.perf_counter()
-        if step > args.warmup and marks[step] - marks[args.warmup] > args.seconds:
-            raise WindowDoneError
-
-    with contextlib.suppress(WindowDoneError):
-        bench.train(contender, seed=seed, steps=args.warmup + args.steps, on_step=on_step)
-    last = max(marks)
-    seconds = marks[last] - marks[args.warmup]
-    return float((last - args.warmup) * args.batch_size * bench.length / seconds)
+    """Return the tokens per second in a window of a training."""
+    steps = steps_per_second(bench.args, partial(bench.train, contender, seed=seed))
+    return float(steps * bench.args.batch_size * bench.length)
 
 
 def losses(bench: Bench, names: list[str]) -> dict[str, list[float]]:
@@ -324,9 +299,7 @@ def main() -> None:
     parser.add_argument("--scored-rows", type=int, default=256, help="most rows to score")
     parser.add_argument("--written-tokens", type=int, default=64, help="tokens of a drawn text")
     parser.add_argument("--max-length", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=40, help="most steps in a window")
-    parser.add_argument("--seconds", type=float, default=15, help="most seconds in a window")
-    parser.add_argument("--warmup", type=int, default=5, help="steps before a window")
+    add_window_options(parser)
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--loss-steps", type=int, default=60, help="steps for the loss; 0: none")
     parser.add_argument("--methods", default="dft,asft,eaft,talr", help="to time; '': none")
@@ -335,9 +308,7 @@ def main() -> None:
     device = start(args)
     bench = Bench(args, device)
     if args.only:
-        peak = PeakMemory(device)
-        bench.train(args.only, seed=0, steps=args.warmup, on_step=lambda _: None)
-        print(peak.megabytes())
+        print_peak(args, device, bench.train)
         return
     fast = [TRAINER_BF16] if fast_bf16(device) else []
     names = [TRAINER, *fast, ENGINE, PACKED]

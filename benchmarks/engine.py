@@ -18,24 +18,31 @@ differences to the engine with 95 % t intervals.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import datasets
 import numpy as np
 import torch
 from machine import (
+    CLIP_NORM,
+    ENGINE,
+    TRAINER,
+    TRAINER_BF16,
     Workload,
     add_task_options,
+    add_window_options,
     compare,
     example_flops,
     make_parser,
+    one_stage,
     peaks,
+    print_peak,
     start,
+    steps_per_second,
     turns,
     write_json,
 )
@@ -55,19 +62,8 @@ from clbench.models.classifier import Classifier
 from clbench.models.locate import local_folder
 from clbench.tasks.metrics import score
 from clbench.training.device import fast_bf16, resolve_precision
-from clbench.training.dropout import install
 from clbench.training.engine import train_stage
-from clbench.training.memory import PeakMemory
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Stage
-
-ENGINE, TRAINER, TRAINER_BF16 = "clbench", "trainer float32", "trainer bf16"
-CLIP_NORM = 1.0
-"""Largest norm of a gradient: the Trainer's default."""
-
-
-class WindowDoneError(Exception):
-    """Raised to end a training whose window has been measured."""
 
 
 class ForTrainer(nn.Module):
@@ -123,20 +119,8 @@ class Bench:
         )
         head = work.task.head
         model = work.model([head], seed, 0.1).to(self.device)
-        stage = Stage(
-            model=model,
-            model_name=args.model,
-            revision=None,
-            protocol=protocol,
-            device=self.device,
-            precision=resolve_precision("auto", self.device),
-            seed=seed,
-            scenario="benchmark",
-            stages=1,
-            masks=install(model, model.backbone, self.device),
-            index=0,
-            tasks=[work.data(0, head)],
-        )
+        data = work.data(0, head)
+        stage = one_stage(args, self.device, protocol, model, data, seed)
         train_stage(stage, Vanilla(), progress=lambda step, _: on_step(step))
 
         def accuracy() -> float:
@@ -202,21 +186,9 @@ class Bench:
 
 
 def window(bench: Bench, contender: str, seed: int) -> float:
-    """Return the examples per second in a window of steps or seconds, after a warm-up."""
-    args = bench.args
-    marks: dict[int, float] = {}
-
-    def on_step(step: int) -> None:
-        marks[step] = time.perf_counter()
-        if step > args.warmup and marks[step] - marks[args.warmup] > args.seconds:
-            raise WindowDoneError
-
-    steps = args.warmup + args.steps
-    with contextlib.suppress(WindowDoneError):
-        bench.train(contender, seed=seed, steps=steps, on_step=on_step)
-    last = max(marks)
-    seconds = marks[last] - marks[args.warmup]
-    return float((last - args.warmup) * args.batch_size / seconds)
+    """Return the examples per second in a window of a training."""
+    steps = steps_per_second(bench.args, partial(bench.train, contender, seed=seed))
+    return float(steps * bench.args.batch_size)
 
 
 def speed(bench: Bench, names: list[str]) -> dict[str, Any]:
@@ -266,9 +238,7 @@ def accuracy(bench: Bench, names: list[str]) -> dict[str, list[float]]:
 def main() -> None:
     parser = make_parser(__doc__, turns=3)
     add_task_options(parser)
-    parser.add_argument("--steps", type=int, default=40, help="most steps in a window")
-    parser.add_argument("--seconds", type=float, default=15, help="most seconds in a window")
-    parser.add_argument("--warmup", type=int, default=5, help="steps before a window")
+    add_window_options(parser)
     parser.add_argument("--lr", type=float, default=5e-5)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
@@ -283,9 +253,7 @@ def main() -> None:
     device = start(args)
     bench = Bench(args, device)
     if args.only:
-        peak = PeakMemory(device)
-        bench.train(args.only, seed=0, steps=args.warmup, on_step=lambda _: None)
-        print(peak.megabytes())
+        print_peak(args, device, bench.train)
         return
     fast = [TRAINER_BF16] if fast_bf16(device) else []
     names = args.contenders or [TRAINER, *fast, ENGINE]

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel
 
 from clbench.models.checkpoint import load_tokenizer
-from clbench.models.classifier import Classifier, build_classifier
+from clbench.models.classifier import Classifier, TaskModel, build_classifier
 from clbench.models.encoding import encode, vocabulary_of
 from clbench.models.locate import local_folder
 from clbench.models.pooling import declared_pooling
@@ -36,8 +37,16 @@ from clbench.training.device import (
     keep_freed_memory,
     precision_note,
     resolve_device,
+    resolve_precision,
 )
+from clbench.training.dropout import install
+from clbench.training.memory import PeakMemory
+from clbench.training.protocol import Protocol
+from clbench.training.stage import Stage
 
+ENGINE, TRAINER, TRAINER_BF16 = "clbench", "trainer float32", "trainer bf16"
+CLIP_NORM = 1.0
+"""Largest norm of a gradient: the Trainer's default."""
 STARTED = time.perf_counter()
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -64,6 +73,13 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help="folder with glue/ in the layout of the hub's repository")
     parser.add_argument("--task", default="synthetic/paraphrase")
     parser.add_argument("--batch-size", type=int, default=16)
+
+
+def add_window_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `steps_per_second`."""
+    parser.add_argument("--steps", type=int, default=40, help="most steps in a window")
+    parser.add_argument("--seconds", type=float, default=15, help="most seconds in a window")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before a window")
 
 
 def start(args: argparse.Namespace) -> torch.device:
@@ -112,6 +128,62 @@ def compare(
             + ("" if share is None else f"   {share(name, mid)}")
         )
     return ratios
+
+
+class WindowDoneError(Exception):
+    """Raised to end a training whose window has been measured."""
+
+
+def steps_per_second(args: argparse.Namespace, train: Callable[..., object]) -> float:
+    """Return the speed in a window of steps or seconds, after a warm-up.
+
+    `train` takes the number of `steps`, and `on_step`, to be called with the number of each.
+    """
+    marks: dict[int, float] = {}
+
+    def on_step(step: int) -> None:
+        marks[step] = time.perf_counter()
+        if step > args.warmup and marks[step] - marks[args.warmup] > args.seconds:
+            raise WindowDoneError
+
+    with suppress(WindowDoneError):
+        train(steps=args.warmup + args.steps, on_step=on_step)
+    last = max(marks)
+    return (last - args.warmup) / (marks[last] - marks[args.warmup])
+
+
+def print_peak(
+    args: argparse.Namespace, device: torch.device, train: Callable[..., object]
+) -> None:
+    """Print the peak memory in megabytes of the warm-up steps of ``--only``, for `peaks`."""
+    peak = PeakMemory(device)
+    train(args.only, seed=0, steps=args.warmup, on_step=lambda _: None)
+    print(peak.megabytes())
+
+
+def one_stage(
+    args: argparse.Namespace,
+    device: torch.device,
+    protocol: Protocol,
+    model: TaskModel,
+    data: TaskData,
+    seed: int,
+) -> Stage:
+    """Return a stage of the engine on `data`, in the precision that it chooses by itself."""
+    return Stage(
+        model=model,
+        model_name=args.model,
+        revision=None,
+        protocol=protocol,
+        device=device,
+        precision=resolve_precision("auto", device),
+        seed=seed,
+        scenario="benchmark",
+        stages=1,
+        masks=install(model, model.backbone, device),
+        index=0,
+        tasks=[data],
+    )
 
 
 def peaks(names: Iterable[str]) -> dict[str, float]:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from family_tests import ROWS, Floats, t_test
 from machine import make_parser, write_json
-from verdicts import ROWS, SEEDS, Floats, t_test
+from verdicts import SEEDS
 
 from clbench.results.matched import FEWEST_SETTINGS, LEVELS, read_curve
 from clbench.results.statistics import ALPHA

@@ -27,37 +27,23 @@ standard deviation of 2 or 10 rows. A skewed reference has gamma noise of 10 row
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+from family_tests import ROWS, TESTS, Floats, clbench, with_steps
 from machine import make_parser, write_json
-from scipy import stats
 
 from clbench.results.fronts import pseudo_volumes
 from clbench.results.score_tables import ANYWHERE
-from clbench.results.statistics import (
-    ALPHA,
-    COLLAPSE,
-    LEVEL,
-    LIKE,
-    Differences,
-    collapse_p,
-    compare,
-    crossed_interval,
-    spend,
-    unseen,
-)
+from clbench.results.statistics import ALPHA, LEVEL, Differences, compare, crossed_interval, spend
 
-Floats = npt.NDArray[np.float64]
-Test = Callable[[Floats], Floats]
 NOISES = ("equal", "unequal", "quiet", "loud", "heavy", "1", "2", "8", "outlier", "shared")
 SEEDS = (3, 4, 5, 7, 10)
+LOOKS = (5, 10, 20)
 FAMILIES = ((1, 1), (2, 1), (4, 1), (12, 1), (2, 3), (3, 3), (12, 3), (2, 6), (3, 6))
 """Numbers of methods and of scenarios with two scores each."""
-ROWS, LOST = 400, 100
-"""Rows of a data set, and those that a collapsed run loses."""
+LOST = 100
+"""Rows of `ROWS` that a collapsed run loses."""
 COLLAPSES = {
     "0.2": (0.2, 2.0, 0.0),
     "0.35": (0.35, 2.0, 0.0),
@@ -99,106 +85,6 @@ def draw(
         scale[:, 0] = 20.0
     value = (lambda size: rng.standard_t(3, size)) if noise == "heavy" else rng.standard_normal
     return np.round(scale * value(shape) - base * value(reference))
-
-
-def t_test(x: Floats, variance: Floats, freedom: float | Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.abs(x.mean(-1)) / np.sqrt(variance / x.shape[-1])
-    p: Floats = 2.0 * stats.t.sf(np.nan_to_num(t, nan=0.0, posinf=np.inf), freedom)
-    return p
-
-
-def paired_t(x: Floats) -> Floats:
-    """The paired t test."""
-    return t_test(x, x.var(-1, ddof=1), x.shape[-1] - 1)
-
-
-def with_steps(x: Floats) -> Floats:
-    """The paired t test with the squared step of the score added to the variance."""
-    return t_test(x, x.var(-1, ddof=1) + 1.0, x.shape[-1] - 1)
-
-
-def clbench(x: Floats, alpha: float = ALPHA) -> Floats:
-    """The test of clbench: as `with_steps`, but 1 where a collapse withholds a verdict."""
-    _, methods, groups, n = x.shape
-    level, p = alpha / (methods * groups), with_steps(x)
-    found = p < level
-    if not found.any() or collapse_p(n, 0.0) <= level:
-        return p
-    ordered = np.sort(x, -1)
-    gaps = np.diff(ordered)
-    below = gaps.argmax(-1)[..., None]
-    low, high = (np.take_along_axis(ordered, below + side, -1)[..., 0] for side in (0, 1))
-    width = np.maximum(low - ordered[..., 0], ordered[..., -1] - high)
-    least = max(COLLAPSE, 3.0 / np.sqrt(2.0 * ROWS)) * ROWS
-    is_gap = high - low >= np.maximum(least, width)
-    axes = (1, 2) if groups * unseen(methods + 1, n) > alpha else 1
-    gap = np.where(is_gap, high - low, np.inf).min(axes, keepdims=True)
-    largest = np.where(is_gap, high - low, -np.inf).max(axes, keepdims=True)
-    strong, weak = np.inf, 0.0  # the t statistic that `collapse_p` needs lies between
-    for _ in range(50):
-        middle = (weak + min(strong, 2.0 * weak + 1e3)) / 2
-        weak, strong = (weak, middle) if collapse_p(n, middle) <= level else (middle, strong)
-    mean, error = np.abs(x.mean(-1)), np.sqrt((x.var(-1, ddof=1) + 1.0) / n)
-    half = stats.t.ppf(1.0 - level / 2, n - 1) * error
-    p[found & (mean >= gap / 2) & (mean < LIKE * largest + half) & (mean < strong * error)] = 1.0
-    return p
-
-
-def sign_flips(x: Floats) -> Floats:
-    """The exact sign-flip test."""
-    n = x.shape[-1]
-    signs = np.array(np.meshgrid(*[[1.0, -1.0]] * n)).reshape(n, -1)
-    sums, observed = np.abs(x @ signs), np.abs(x.sum(-1, keepdims=True))
-    p: Floats = (sums >= observed - 1e-9).mean(-1)
-    return p
-
-
-def pooled(x: Floats) -> Floats:
-    """A block design: one variance for all methods of a scenario and score."""
-    variance = (x.var(-1, ddof=1) + 1.0).mean(1, keepdims=True)
-    return t_test(x, variance, x.shape[1] * (x.shape[-1] - 1))
-
-
-def moderated(x: Floats) -> Floats:
-    """The moderated t test (Smyth 2004): weight and size of the shared variance are estimated."""
-    from scipy.special import digamma, polygamma
-
-    freedom = x.shape[-1] - 1
-    variance = x.var(-1, ddof=1) + 1.0
-    logs = np.log(variance) - digamma(freedom / 2) + np.log(freedom / 2)
-    mean = logs.mean((1, 2), keepdims=True)
-    excess = logs.var((1, 2), ddof=1, keepdims=True) - polygamma(1, freedom / 2)
-    most = (logs[0].size - 1.0) * freedom
-    grid = np.geomspace(0.1, 1e4, 400)  # trigamma falls, so its inverse is looked up
-    weight = 2 * np.interp(-np.maximum(excess, 1e-9), -polygamma(1, grid), grid)
-    weight = np.minimum(weight, most)
-    shared = np.exp(mean + digamma(weight / 2) - np.log(weight / 2))
-    mixed = (weight * shared + freedom * variance) / (weight + freedom)
-    return t_test(x, mixed, weight + freedom)
-
-
-def leaning(x: Floats) -> Floats:
-    """As `with_steps`, but small variances of a group are raised towards its 0.6 quantile.
-
-    Which adds up to two degrees of freedom.
-    """
-    variance, freedom = x.var(-1, ddof=1) + 1.0, x.shape[-1] - 1
-    shared = np.quantile(variance, 0.6, axis=1, method="higher", keepdims=True)
-    weight = np.where(variance < shared, min(2.0, freedom / 2), 0.0)
-    mixed = (weight * shared + freedom * variance) / (weight + freedom)
-    return t_test(x, mixed, weight + freedom)
-
-
-TESTS: dict[str, Test] = {
-    "clbench": clbench,
-    "no collapses": with_steps,
-    "paired t": paired_t,
-    "leaning": leaning,
-    "sign flips": sign_flips,
-    "pooled": pooled,
-    "moderated": moderated,
-}
 
 
 def check_same(rng: np.random.Generator) -> None:
@@ -253,9 +139,7 @@ def judge(draws: int, rng: np.random.Generator) -> dict[str, dict[str, list[floa
     return results
 
 
-def sequential(
-    draws: int, rng: np.random.Generator, looks: tuple[int, ...] = (5, 10, 20)
-) -> dict[str, list[float]]:
+def sequential(draws: int, rng: np.random.Generator) -> dict[str, list[float]]:
     """Print and return, by noise, what looks at a growing number of seeds err and find.
 
     These are the largest family-wise error over sizes of families, the mean power of the last
@@ -263,11 +147,11 @@ def sequential(
     which errs at least as often as a run that stops once all is settled.
     """
     rows = {}
-    shares = list(zip(looks, spend(looks), strict=True))
+    shares = list(zip(LOOKS, spend(LOOKS), strict=True))
     for noise in NOISES:
         error, powers = 0.0, []
         for methods, scenarios in FAMILIES:
-            x = draw(noise, draws, methods, 2 * scenarios, looks[-1], rng)
+            x = draw(noise, draws, methods, 2 * scenarios, LOOKS[-1], rng)
             size = methods * 2 * scenarios
             wrong = np.zeros(draws, bool)
             for look, alpha in shares:
@@ -283,7 +167,7 @@ def sequential(
         last, fixed = np.mean(powers, axis=0)
         rows[noise] = [error, float(last), float(fixed)]
         print(
-            f"looks at {looks}, noise {noise}: largest family-wise error {error:.3f}, power of the "
+            f"looks at {LOOKS}, noise {noise}: largest family-wise error {error:.3f}, power of the "
             f"last look {last:.3f}, without looks {fixed:.3f}"
         )
     return rows

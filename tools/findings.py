@@ -31,8 +31,9 @@ from clbench.results.score_tables import (
 )
 from clbench.results.statistics import Comparison, Differences, Floats, compare, hidden_gap
 from clbench.results.store import Store
-from clbench.suite.baselines import own_values, read_baseline
+from clbench.suite.baselines import read_baseline
 from clbench.suite.schema import Question
+from clbench.suite.sweeps import own_values
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "findings-pairs.md", ROOT / "docs" / "findings-by-scenario.md")

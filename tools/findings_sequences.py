@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import marks, means, score_rows
 from clbench.results.statistics import Comparison
-from clbench.suite.baselines import own_values, read_baseline
+from clbench.suite.baselines import read_baseline
+from clbench.suite.sweeps import own_values
 from tools.findings import (
     REFERENCE,
     ROOT,

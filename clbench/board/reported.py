@@ -17,10 +17,10 @@ from clbench.results.archive import ARCHIVE, CELL, strange_members
 from clbench.results.cell import CellResult, plain
 from clbench.results.resume import first_difference
 from clbench.suite.baselines import read_baseline
+from clbench.suite.plan import protocol_of, protocol_section
 from clbench.suite.read import packaged_files, read_suite
-from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.registry import TASKS
-from clbench.training.protocol import BY_TASK, Protocol
+from clbench.training.protocol import BY_TASK
 
 FILES = ("suite.json", "scores.csv", ARCHIVE)
 """Files of a submission besides its manifest, cells and plug-ins."""
@@ -121,7 +121,7 @@ def has_one_recipe(submission: Submission) -> Lines:
         used = cell.recipe["method"]
         declared: dict[str, Any] = {
             "scenario": {"name": spec.name, "shift": spec.shift, **spec.settings},
-            "protocol": _protocol(submission.file.protocol, spec),
+            "protocol": protocol_section(spec, protocol_of(spec, submission.file.protocol)),
             "method": {
                 "name": method["method"],
                 "settings": method.get("settings", {}),
@@ -193,19 +193,6 @@ def _fits_recipe(cell: CellResult) -> bool:
     bases = [name.partition("[")[0] for name in tasks]
     parts = {part for base in bases for part in ([base] if base in names else base.split("+"))}
     return parts == names and (cell.reference_of is not None or len(cell.stages) == len(tasks))
-
-
-def _protocol(protocol: Protocol, spec: ScenarioSpec) -> dict[str, Any]:
-    """Return the protocol as recipes of a scenario hold it; see `clbench.suite.plan`."""
-    own = protocol.one_pass() if spec.settings.get("online") is True else protocol
-    values = own.model_dump(mode="json", exclude={"model", "revision", "corpus"})
-    for key in BY_TASK:
-        values[key] = {
-            name: value
-            for name, value in values[key].items()
-            if name.partition("[")[0] in spec.task_names
-        }
-    return values
 
 
 def is_not_tuned_on_reported_rows(submission: Submission) -> Lines:

@@ -96,7 +96,8 @@ def power(
     # These import pandas, for which --help should not wait.
     from clbench.report.runs import read_runs
     from clbench.results.comparisons import comparisons_frame
-    from clbench.results.statistics import ALPHA, power_frame, spend
+    from clbench.results.power import power_frame
+    from clbench.results.statistics import ALPHA, spend
 
     if not 0.0 < difference < 2.0:
         raise SettingsError(

@@ -24,9 +24,10 @@ from clbench.search.plan import TunePlan, TuneSettings, make_tuning
 from clbench.search.rates import BASE
 from clbench.search.study import Study, read_studies, tuning_rounds, write_tuned
 from clbench.search.trials import FAILED, common_origin, cost_of, read_source
-from clbench.suite.baselines import LR_MULTIPLES, Range
+from clbench.suite.baselines import Range
 from clbench.suite.options import RunOptions
 from clbench.suite.read import read_suite
+from clbench.suite.sweeps import LR_MULTIPLES
 
 CHANCE = "The best of many trials is too good by chance: compare on the reported split"
 

@@ -21,8 +21,9 @@ from clbench.methods.base import METHODS, Method
 from clbench.runner.cell_runner import CellRunner
 from clbench.runner.run_state import Listener
 from clbench.runner.stage_cache import CachedStage, StageCache
-from clbench.suite.baselines import Baseline, check_sweep, read_baseline
+from clbench.suite.baselines import Baseline, read_baseline
 from clbench.suite.plan import Cell
+from clbench.suite.sweeps import check_sweep
 from clbench.training.batches import TaskData
 from clbench.training.memory import LiveBytes, bytes_held
 from clbench.training.stage import Context, Stage

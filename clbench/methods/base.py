@@ -36,8 +36,7 @@ for _module, _classes in {
     "adversarial": "sam:Sam smart:Smart",
     "anchors": "mixout:Mixout recadam:RecAdam",
     "base": "early-stop:EarlyStop frozen:Frozen low-rate:LowRate vanilla:Vanilla",
-    "by_depth": "freeze-bottom:FreezeBottom layerwise:Layerwise lp-ft:LpFt seq-star:SeqStar "
-    "ulmfit:Ulmfit",
+    "by_depth": "freeze-bottom:FreezeBottom layerwise:Layerwise lp-ft:LpFt ulmfit:Ulmfit",
     "class_means": "icarl:ICaRL prototypes:Prototypes",
     "distillation": "kl-anchor:KLAnchor lwf:LwF",
     "ewc": "ewc:EWC ewc-online:EWCOnline r-ewc:REWC",
@@ -50,6 +49,7 @@ for _module, _classes in {
     "quadratic": "ewc-mlm:EWCMLM l2-sp:L2SP",
     "random_features": "klda:KLDA ranpac:RanPAC",
     "replay": "a-gem:AGem der++:DerPlusPlus multitask:Multitask replay:Replay",
+    "seq_star": "seq-star:SeqStar",
     "synapses": "mas:MAS si:SI",
     "token_weights": "asft:ASFT dft:DFT eaft:EAFT talr:TALR",
 }.items():

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from clbench.suite.scores import SCORES, Curves, Floors, Measures, Metrics, Probes, Triangle
+from clbench.suite.formulas import Curves, Floors, Measures, Metrics, Probes, Triangle
+from clbench.suite.scores import SCORES
 
 __all__ = ["SCORES", "quotient", "scores_of"]
 

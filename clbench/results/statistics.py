@@ -1,24 +1,19 @@
-"""Statistics over seeds: summaries, families of comparisons, looks, power, items and ranks.
+"""Statistics over seeds: summaries, families of comparisons, looks, items and ranks.
 
 On one seed, two methods see the same batches. Differences are therefore paired: taken seed by
 seed, never between means. `benchmarks/verdicts.py` simulates the error rates of the tests.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from clbench.core.errors import count
-from clbench.suite.schema import FEWEST, MOST_SEEDS
-
-if TYPE_CHECKING:
-    import pandas as pd
+from clbench.suite.schema import FEWEST
 
 LEVEL = 0.95
 """Level of intervals of one value."""
@@ -76,7 +71,7 @@ def summarise(values: Sequence[float], step: float = 0.0) -> Summary:
     deviation = float(x.std(ddof=1)) if len(x) > 1 else math.nan
     half = math.nan
     if len(x) >= FEWEST:
-        half = _t_quantile(LEVEL, len(x) - 1) * math.hypot(deviation, step) / math.sqrt(len(x))
+        half = t_quantile(LEVEL, len(x) - 1) * math.hypot(deviation, step) / math.sqrt(len(x))
     low, high = float(x.min()), float(x.max())
     return Summary(len(x), mean, median, deviation, low, high, mean - half, mean + half)
 
@@ -256,7 +251,7 @@ def compare(
             error = math.sqrt(variance / n)
             p = float(2.0 * stdtr(freedom, -abs(mean) / error))
             p_family = min(family * p, 1.0)
-            half = _t_quantile(level, freedom) * error
+            half = t_quantile(level, freedom) * error
             verdict = "equivalent" if abs(mean) + half < margin else "no difference shown"
             if p_family < alpha:
                 verdict = "better" if (mean < 0) == (group in lower_is_better) else "worse"
@@ -291,36 +286,6 @@ def look_at(looks: Sequence[int], seeds: int) -> int:
     return sum(look < seeds for look in looks[:-1])
 
 
-def seeds_needed(
-    spread: float,
-    difference: float,
-    *,
-    alpha: float = ALPHA,
-    power: float = POWER,
-) -> int | None:
-    """Return how many seeds show a true mean difference by a two-sided test, at least `FEWEST`.
-
-    `spread` is the standard deviation of a difference between two cells of one seed. None if more
-    than `MOST_SEEDS` are needed.
-    """
-    from scipy.special import nctdtr
-
-    def is_enough(n: int) -> bool:
-        noncentrality = abs(difference) / spread * math.sqrt(n) if spread else math.inf
-        if noncentrality > 30.0:  # certain, and too large for nctdtr
-            return True
-        critical = _t_quantile(1.0 - alpha, n - 1)
-        return bool(1.0 - nctdtr(n - 1, noncentrality, critical) >= power)
-
-    if difference == 0 or not is_enough(MOST_SEEDS):
-        return None
-    low, high = FEWEST - 1, MOST_SEEDS
-    while high - low > 1:  # power grows with the seeds
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
-
-
 def crossed_interval(table: Floats, level: float = LEVEL, step: float = 0.0) -> tuple[float, float]:
     """Return the interval of the mean of a table whose rows and columns are both samples.
 
@@ -350,7 +315,7 @@ def crossed_interval(table: Floats, level: float = LEVEL, step: float = 0.0) -> 
         return mean, mean
     freedoms = np.array([a - 1, b - 1, (a - 1) * (b - 1)])
     freedom = max(float(variance**2 / np.sum(squares**2 / freedoms)), 1.0)
-    half = _t_quantile(level, freedom) * math.sqrt(variance / (a * b))
+    half = t_quantile(level, freedom) * math.sqrt(variance / (a * b))
     return mean - half, mean + half
 
 
@@ -365,7 +330,7 @@ def critical_difference(methods: int, blocks: int, alpha: float = ALPHA) -> floa
     return quantile * math.sqrt(methods * (methods + 1) / (12.0 * blocks))
 
 
-def _t_quantile(level: float, freedom: float) -> float:
+def t_quantile(level: float, freedom: float) -> float:
     """Return the half-width of a two-sided t interval in standard errors."""
     from scipy.special import stdtrit
 
@@ -377,30 +342,3 @@ def _finite(values: Sequence[float] | Floats) -> Floats:
     if x.ndim != 1 or not len(x) or not np.isfinite(x).all():
         raise ValueError("values must be one or more finite numbers")
     return x
-
-
-def power_frame(
-    comparisons: pd.DataFrame, difference: float, power: float = POWER, alpha: float = ALPHA
-) -> pd.DataFrame:
-    """Return how many seeds show a true difference in each primary comparison of a run.
-
-    `comparisons` come from `clbench.results.comparisons.comparisons_frame`; those of fewer than
-    `FEWEST` seeds are left out, as they are from the family of a report. ``seeds`` are what
-    `seeds_needed` gives for the observed ``spread`` of a difference between two cells of one seed,
-    ``seeds_low`` and ``seeds_high`` for the ends of its 95 % interval for normal differences.
-    """
-    import pandas as pd
-    from scipy.special import chdtri
-
-    table = comparisons[comparisons["primary"] & (comparisons["pairs"] >= FEWEST)]
-    rows = []
-    for row in table.to_dict("records"):
-        freedom = row["pairs"] - 1
-        ends = [freedom / chdtri(freedom, q) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
-        spreads = {"seeds": 1.0, "seeds_low": ends[0], "seeds_high": ends[1]}
-        entry = {name: row[name] for name in ("scenario", "method", "score", "pairs", "spread")}
-        for name, ratio in spreads.items():
-            spread = row["spread"] * math.sqrt(ratio)
-            entry[name] = seeds_needed(spread, difference, alpha=alpha / len(table), power=power)
-        rows.append(entry)
-    return pd.DataFrame(rows, dtype=object)  # None is no NaN

@@ -21,7 +21,7 @@ from clbench.results.store import Store
 from clbench.runner.run_state import RunState
 from clbench.search.plan import TunePlan
 from clbench.search.trials import FAILED, quiet_ray, read_json
-from clbench.suite import baselines
+from clbench.suite import baselines, sweeps
 from clbench.suite.plan import make_plan
 from clbench.suite.validation import check_methods
 
@@ -113,8 +113,8 @@ class Study:
 
     def __post_init__(self) -> None:
         settings, baseline = self.plan.settings, self.baseline
-        self.sweep = baselines.axes(baseline, keep_rate=settings.keep_rate)
-        points = baselines.count_points(baseline, keep_rate=settings.keep_rate)
+        self.sweep = sweeps.axes(baseline, keep_rate=settings.keep_rate)
+        points = sweeps.count_points(baseline, keep_rate=settings.keep_rate)
         self.most = int(min(settings.trials, points))
 
     @property
@@ -183,11 +183,11 @@ class Study:
             self.proposals.append({})
         missing = min(total, self.most) - len(self.proposals)
         searcher: Any = self._searcher() if missing > 0 else None
-        seen = [baselines.own_values(self.baseline, proposal) for proposal in self.proposals]
+        seen = [sweeps.own_values(self.baseline, proposal) for proposal in self.proposals]
         for attempt in range(TRIES * missing):
             suggestion = searcher.suggest(f"new{attempt}")
             proposal = {key: _plain(value, self.sweep[key]) for key, value in suggestion.items()}
-            values = baselines.own_values(self.baseline, proposal)
+            values = sweeps.own_values(self.baseline, proposal)
             if values in seen:
                 continue
             seen.append(values)
@@ -206,7 +206,7 @@ class Study:
 
         points, scores, settings = list[dict[str, Any]](), list[float](), self.plan.settings
         for trial in self.trials:
-            values = baselines.own_values(self.baseline, trial.settings)
+            values = sweeps.own_values(self.baseline, trial.settings)
             # A baseline's own settings may lie outside the sweep.
             if all(values[key] in axis for key, axis in self.sweep.items()):
                 points.append({key: values[key] for key in self.sweep})
@@ -246,7 +246,7 @@ class Study:
             f"seed{'s' if len(seeds) > 1 else ''} {join_names(map(str, seeds))}: mean score "
             f"{best.score:.4f} ({before} before)."
         )
-        values = baselines.own_values(self.baseline, best.settings)
+        values = sweeps.own_values(self.baseline, best.settings)
         settings = {key: values[key] for key in self.sweep if values[key] is not None}
         tuned = baselines.variant(self.baseline, self.baseline.name, settings)
         sources = {**tuned.sources, **dict.fromkeys(settings, source)}
@@ -279,11 +279,9 @@ def training_cost(cells: Sequence[CellResult]) -> tuple[float, float]:
 def _plain(value: Any, axis: baselines.Range | list[Any]) -> Any:
     """Return a suggested value as JSON holds it, floats of a range with three digits."""
     value = value.item() if hasattr(value, "item") else value
-    return (
-        axis.rounded(value)
-        if isinstance(axis, baselines.Range) and isinstance(value, float)
-        else value
-    )
+    if isinstance(axis, baselines.Range) and isinstance(value, float):
+        return axis.rounded(value)
+    return value
 
 
 def tuning_rounds(plan: TunePlan) -> Iterator[RunState]:

@@ -13,12 +13,13 @@ from clbench.core.files import digest, user_path
 from clbench.models.locate import display_name, model_identity
 from clbench.models.pooling import declared_pooling
 from clbench.shifts.base import SHIFTS
-from clbench.suite.baselines import Baseline, dial_points, read_baseline, read_variant
+from clbench.suite.baselines import Baseline, read_baseline, read_variant
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import Plugin, load_plugins, source_digest
 from clbench.suite.read import Suite, raise_errors
 from clbench.suite.schema import Question, ScenarioSpec
 from clbench.suite.scores import SCORE
+from clbench.suite.sweeps import dial_points
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
 from clbench.tasks.corpus import corpus_identity
 from clbench.tasks.metrics import METRICS, TEXT_METRICS
@@ -176,9 +177,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     seeds = suite.file.seeds[: 1 if protocol.smoke else None] if given is None else given
     cells = []
     for scenario in scenarios:
-        # The settings are not checked yet, so that is all that is known of them.
-        online = scenario.settings.get("online") is True
-        own_protocol = protocol.one_pass() if online else protocol
+        own_protocol = protocol_of(scenario, protocol)
         shared = shared_recipe(scenario, own_protocol)
         shared_text = json_sections(shared)
         methods: list[tuple[Baseline, int | None]] = [(baseline, None) for baseline in baselines]
@@ -211,6 +210,21 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         looks=options.looks,
         keep_stages=options.keep_stages,
     )
+
+
+def protocol_of(scenario: ScenarioSpec, protocol: Protocol) -> Protocol:
+    """Return the protocol of a scenario's cells: that of a run, with one pass if it is online."""
+    # Before its settings are checked, that is all that is known of them.
+    return protocol.one_pass() if scenario.settings.get("online") is True else protocol
+
+
+def protocol_section(scenario: ScenarioSpec, protocol: Protocol) -> dict[str, Any]:
+    """Return a scenario's protocol as recipes hold it, without values of other tasks."""
+    values = protocol.model_dump(mode="json", exclude={"model", "revision", "corpus"})
+    for key in BY_TASK:
+        by_task, tasks = values[key].items(), scenario.task_names
+        values[key] = {name: v for name, v in by_task if name.partition("[")[0] in tasks}
+    return values
 
 
 def _check_question(
@@ -337,11 +351,7 @@ def _recipes(
     identity = cache(partial(task_identity, data=data, base=base, own=own))
 
     def recipe(scenario: ScenarioSpec, protocol: Protocol) -> dict[str, Any]:
-        tasks = scenario.task_names
-        values = protocol.model_dump(mode="json", exclude={"model", "revision", "corpus"})
-        for key in BY_TASK:  # drop the values of other scenarios' tasks
-            by_task = values[key].items()
-            values[key] = {name: v for name, v in by_task if name.partition("[")[0] in tasks}
+        tasks, values = scenario.task_names, protocol_section(scenario, protocol)
         # Metrics of clbench have no digest and are not part of the recipe.
         metrics = {
             name: code

@@ -13,9 +13,10 @@ from clbench.core.user_code import user_code
 from clbench.methods.base import METHODS, at_rate
 from clbench.shifts.base import SHIFTS
 from clbench.shifts.scenario import Scenario
-from clbench.suite.baselines import Baseline, check_sweep
+from clbench.suite.baselines import Baseline
 from clbench.suite.read import Suite, raise_errors
 from clbench.suite.schema import Question, ScenarioSpec
+from clbench.suite.sweeps import check_sweep
 from clbench.tasks.metrics import METRICS
 from clbench.tasks.registry import TASKS, score_metrics
 from clbench.training.protocol import BY_TASK, Protocol

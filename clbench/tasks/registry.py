@@ -13,11 +13,12 @@ from clbench.core.errors import DataError, UnknownNameError, describe_type, did_
 from clbench.core.files import digest
 from clbench.core.registry import Registry
 from clbench.tasks.facts import FACTS
+from clbench.tasks.file_task import FileTask
 from clbench.tasks.hub_task import HubTask, Newsgroups
 from clbench.tasks.metrics import METRICS, TEXT_METRICS, check_metrics, is_foreign, metrics_for
 from clbench.tasks.spec import FileTaskSpec, HubTaskSpec, OwnTaskSpec
 from clbench.tasks.synthetic import SPECS
-from clbench.tasks.tables import UNLABELLED, FileTask
+from clbench.tasks.tables import UNLABELLED
 from clbench.tasks.task import Rows, Task, TaskSource
 
 TaskLoader = Callable[[TaskSource], Task]

@@ -9,7 +9,7 @@ import pytest
 from helpers.report_runs import STEADY, cells, make_run
 
 from clbench.results.comparisons import comparisons_frame
-from clbench.results.statistics import power_frame, seeds_needed
+from clbench.results.power import power_frame, seeds_needed
 from clbench.suite.schema import Question
 
 Call = Callable[..., tuple[int, str, str]]

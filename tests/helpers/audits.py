@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from clbench.audit.audit import Audit, Between, ModelAudit
 from clbench.audit.comparison import Comparison, compare
@@ -89,3 +90,18 @@ def write(folder: Path, *names: str, with_texts: bool = False) -> Path:
     """Write such an audit without its page, and return its folder."""
     write_audit(make_audit(*names), folder, (), with_texts)
     return folder
+
+
+def shuffle_layer(model: Any) -> None:
+    """Permute the entries of every weight of the second layer."""
+    generator = torch.Generator().manual_seed(0)
+    for value in model.base_model.encoder.layer[1].parameters():
+        order = torch.randperm(value.numel(), generator=generator)
+        value.copy_(value.flatten()[order].view_as(value))
+
+
+def add_noise(model: Any) -> None:
+    """Move every weight a little."""
+    generator = torch.Generator().manual_seed(0)
+    for value in model.parameters():
+        value.add_(torch.randn(value.shape, generator=generator), alpha=0.002)

@@ -16,7 +16,7 @@ from clbench.core.errors import SettingsError
 from clbench.methods.adversarial import Sam, Smart
 from clbench.methods.anchors import Mixout, RecAdam
 from clbench.methods.base import METHODS, EarlyStop, Frozen, LowRate, Method, Vanilla
-from clbench.methods.by_depth import FreezeBottom, Layerwise, LpFt, SeqStar, Ulmfit
+from clbench.methods.by_depth import FreezeBottom, Layerwise, LpFt, Ulmfit
 from clbench.methods.class_means import ICaRL, Prototypes
 from clbench.methods.distillation import LwF
 from clbench.methods.ewc import EWC, REWC, EWCOnline
@@ -29,6 +29,7 @@ from clbench.methods.prompts import L2P, ProgressivePrompts
 from clbench.methods.quadratic import L2SP
 from clbench.methods.random_features import KLDA, RanPAC
 from clbench.methods.replay import AGem, DerPlusPlus, Multitask, Replay
+from clbench.methods.seq_star import SeqStar
 from clbench.methods.synapses import MAS, SI
 from clbench.runner.stage_cache import pack, unpack
 

@@ -11,7 +11,8 @@ import torch
 from helpers.cell import PROTOCOL, Cell, weights
 
 from clbench.methods.class_means import NEVER, Prototypes, shrink
-from clbench.suite.baselines import axes, read_baseline
+from clbench.suite.baselines import read_baseline
+from clbench.suite.sweeps import axes
 from clbench.training.batches import Batch
 
 

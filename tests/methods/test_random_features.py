@@ -26,7 +26,8 @@ from clbench.methods.random_features import (
     held_out_errors,
     random_features,
 )
-from clbench.suite.baselines import axes, read_baseline
+from clbench.suite.baselines import read_baseline
+from clbench.suite.sweeps import axes
 from clbench.training.memory import bytes_held
 
 

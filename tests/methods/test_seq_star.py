@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, weights
 
-from clbench.methods.by_depth import CosineHead, SeqStar
+from clbench.methods.seq_star import CosineHead, SeqStar
 from clbench.training.device import Precision
 
 

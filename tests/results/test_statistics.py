@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from clbench.results.power import seeds_needed
 from clbench.results.statistics import (
     Comparison,
     Differences,
@@ -15,7 +16,6 @@ from clbench.results.statistics import (
     critical_difference,
     crossed_interval,
     modes,
-    seeds_needed,
     spend,
     summarise,
     unseen,

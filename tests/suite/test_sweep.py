@@ -12,19 +12,10 @@ from pydantic import ValidationError
 from clbench.conformance.sessions import Candidate
 from clbench.core.errors import SettingsError, SuiteError
 from clbench.core.registry import check_name
-from clbench.suite.baselines import (
-    LR_MULTIPLES,
-    Range,
-    axes,
-    count_points,
-    dial_points,
-    own_values,
-    read_baseline,
-    read_variant,
-    variant,
-)
+from clbench.suite.baselines import Range, read_baseline, read_variant, variant
 from clbench.suite.options import RunOptions
 from clbench.suite.schema import VariantTable
+from clbench.suite.sweeps import LR_MULTIPLES, axes, count_points, dial_points, own_values
 from clbench.suite.validation import check_methods
 from clbench.training.protocol import Protocol
 
