@@ -301,21 +301,3 @@ def test_the_task_of_the_page_on_audits_can_be_audited(tmp_path: Path) -> None:
     assert items.name == "mood"
     assert items.task.template is not None
     assert items.training == 0
-
-
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_and_pictures_lead_somewhere(page: Path) -> None:
-    def anchors(file: Path) -> set[str]:
-        text = re.sub(r"```.*?```", "", file.read_text("utf-8"), flags=re.DOTALL)
-        heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-        return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
-
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
-        if "://" not in link:
-            name, _, anchor = link.partition("#")
-            file = page.parent / name if name else page
-            assert file.exists(), link
-            assert not anchor or anchor in anchors(file), link

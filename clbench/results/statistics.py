@@ -269,15 +269,15 @@ def compare(
     return result
 
 
-def spend(looks: Sequence[int], alpha: float = ALPHA) -> list[float]:
-    """Return the error rate of each look at a growing number of seeds; they sum to `alpha`.
+def spend(looks: Sequence[int]) -> list[float]:
+    """Return the error rate of each look at a growing number of seeds; they sum to `ALPHA`.
 
-    The rates are the increments of the spending function alpha t² with t = seeds / most seeds (Kim
-    & DeMets 1987, power family), which leaves most of it to the last look, so that a run that goes
-    on to its end loses little. Whatever the dependence between looks, the error rate of all of them
-    together is at most `alpha`.
+    The rates are the increments of the spending function α t² with t = seeds / most seeds (Kim &
+    DeMets 1987, power family), which leaves most of it to the last look, so that a run that goes on
+    to its end loses little. Whatever the dependence between looks, the error rate of all of them
+    together is at most `ALPHA`.
     """
-    spent = [alpha * (look / looks[-1]) ** 2 for look in looks]
+    spent = [ALPHA * (look / looks[-1]) ** 2 for look in looks]
     return [now - before for now, before in zip(spent, [0.0, *spent], strict=False)]
 
 
@@ -319,14 +319,14 @@ def crossed_interval(table: Floats, level: float = LEVEL, step: float = 0.0) -> 
     return mean - half, mean + half
 
 
-def critical_difference(methods: int, blocks: int, alpha: float = ALPHA) -> float:
+def critical_difference(methods: int, blocks: int) -> float:
     """Return by how much two mean ranks must differ (Nemenyi's test; Demšar 2006, section 3.2.2).
 
     `methods` is the number of methods ranked in each of `blocks` blocks, such as scenarios.
     """
     from scipy.stats import studentized_range
 
-    quantile = float(studentized_range.ppf(1.0 - alpha, methods, math.inf))
+    quantile = float(studentized_range.ppf(1.0 - ALPHA, methods, math.inf))
     return quantile * math.sqrt(methods * (methods + 1) / (12.0 * blocks))
 
 

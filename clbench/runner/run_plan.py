@@ -35,8 +35,7 @@ from clbench.runner.resources import Resources, check_reachable
 from clbench.runner.run_state import Listener, RunState, read_run_state
 from clbench.runner.stage_cache import StageCache
 from clbench.shifts.scenario import Scenario
-from clbench.suite.plan import Cell, Plan
-from clbench.suite.schema import ScenarioSpec
+from clbench.suite.plan import Cell, Plan, once
 from clbench.suite.validation import check_shared_head, check_tasks
 from clbench.training import device as devices
 from clbench.training.memory import PeakMemory
@@ -124,7 +123,7 @@ def check_inputs(
     for text in checker.check_model():
         listener.note(text)
     cells: list[CellRows] = []
-    for spec in _scenarios(pending):
+    for spec in once(cell.scenario for cell in pending):
         try:
             prepared = checker.check(spec)
         except PluginError as error:
@@ -139,17 +138,11 @@ def check_inputs(
     return cells
 
 
-def _scenarios(pending: Sequence[Cell]) -> list[ScenarioSpec]:
-    """Return the scenarios of the cells, each once."""
-    return list({cell.scenario.name: cell.scenario for cell in pending}.values())
-
-
 def _check_methods(plan: Plan, pending: Sequence[Cell], scenario: Scenario) -> None:
     """Raise a ClbenchError if the question or a pending method does not fit a scenario's tasks."""
     check_shared_head(plan.question, scenario)
     cells = [c for c in pending if c.scenario.name == scenario.name and c.reference_of is None]
-    baselines = {cell.baseline.name: cell.baseline for cell in cells}
-    check_tasks(baselines.values(), scenario, plan.protocol)
+    check_tasks(once(cell.baseline for cell in cells), scenario, plan.protocol)
 
 
 def _prepare_all(
@@ -163,7 +156,7 @@ def _prepare_all(
         listener.note(text)
     # With rows for each seed, the first one stands for all.
     seeds = {cell.scenario.name: cell.seed for cell in reversed(pending)}
-    for spec in _scenarios(pending):
+    for spec in once(cell.scenario for cell in pending):
         start = time.perf_counter()
         try:
             prepared = preparer.prepare(spec, seeds[spec.name])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,10 +193,7 @@ def test_rotated_gradients_have_one_precision() -> None:
 
 def test_regression_has_axes_too(folder: Path) -> None:
     cell = Cell(folder, REWC(), heads=("a", "b"))
-    values = np.linspace(0.0, 5.0, 12, dtype=np.float32)
-    task = cell.tasks[0]
-    cell.tasks[0] = replace(task, regression=True, rows=replace(task.rows, labels=values))
-    cell.model.heads["a"] = torch.nn.Linear(32, 1)
+    cell.regress(0)
     cell.run()
     assert cell.method.rotations
     assert all(torch.isfinite(value).all() for value in weights(cell).values())

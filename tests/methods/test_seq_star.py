@@ -25,8 +25,7 @@ def growing(folder: Path, method: SeqStar, classes: list[list[int]], **options: 
     else:
         cell.model.heads["a"] = layer
     for i, part in enumerate(classes):
-        labels = np.asarray(part)[np.arange(12) % len(part)]
-        cell.tasks[i] = replace(cell.tasks[i], rows=replace(cell.tasks[i].rows, labels=labels))
+        cell.relabel(i, part)
     return cell
 
 
