@@ -293,8 +293,13 @@ def preview_lines(
     if settings.relearn is not None or settings.localise:
         yield "Not included: relearning and localising keep copies of weights."
     if need > room:
-        fewer = "Audit one tuned model at a time" if len(tuned) > 1 else "Use a larger machine"
-        yield f"There are {megabytes(room)}, which is too little. {fewer}."
+        advice = "Use a larger machine."
+        if len(tuned) > 1:
+            alone = max(total_mb(preview(base, [name], settings).peak_mb) for name in tuned)
+            advice = f"One tuned model at a time needs {megabytes(alone)}, which is enough."
+            if alone > room:
+                advice = f"One at a time needs {megabytes(alone)}: use a larger machine."
+        yield f"There are {megabytes(room)}, which is too little. {advice}"
 
 
 def parse_condition(text: str) -> tuple[str, float]:

@@ -11,22 +11,28 @@ from clbench.audit import audit
 from clbench.audit.preview import preview
 from clbench.audit.settings import AuditSettings
 from clbench.cli.app import main
+from clbench.cli.console import megabytes
 from clbench.models.locate import TINY
+from clbench.runner.fit import total_mb
 from clbench.training.memory import LiveBytes
 
 SMALL: dict[str, Any] = {"tasks": ["synthetic/sentiment"], "rows": 50, "texts": 30}
 
 
-@pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> str:
+def save(folder: Path, factor: float) -> str:
+    """Save the built-in model with one matrix multiplied by `factor`."""
     import transformers
 
-    folder = tmp_path_factory.mktemp("tuned")
     model = transformers.AutoModelForMaskedLM.from_pretrained(TINY)
-    model.bert.encoder.layer[0].output.dense.weight.data.mul_(1.1)
+    model.bert.encoder.layer[0].output.dense.weight.data.mul_(factor)
     model.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(TINY).save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save(tmp_path_factory.mktemp("tuned"), 1.1)
 
 
 def test_the_memory_is_what_an_audit_takes(tuned: str) -> None:
@@ -55,6 +61,27 @@ def test_a_dry_run_reads_no_weights_and_writes_nothing(
     assert "synthetic/sentiment (50)" in out
     assert "Memory: up to " in out
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("more", [-1.0, 1.0], ids=["too little for one", "enough for one"])
+def test_what_fits_is_computed_where_memory_is_too_little(
+    more: float,
+    tuned: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = save(tmp_path / "other", 1.2)
+    one = total_mb(preview("tiny", [tuned], AuditSettings(**SMALL)).peak_mb)
+    assert total_mb(preview("tiny", [tuned, other], AuditSettings(**SMALL)).peak_mb) > one + more
+    monkeypatch.setattr("clbench.runner.fit.room_mb", lambda *_: one + more)
+    words = ["--tasks", "synthetic/sentiment", "--rows", "50", "--texts", "30", "--dry-run"]
+    assert main(["audit", "tiny", tuned, other, *words]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    advice = f"One tuned model at a time needs {megabytes(one)}, which is enough."
+    if more < 0.0:
+        advice = f"One at a time needs {megabytes(one)}: use a larger machine."
+    assert told.endswith(f"which is too little. {advice}")
 
 
 def test_logs_need_no_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
