@@ -60,7 +60,7 @@ class Study(NamedTuple):
     tuning: Path
     fewest: int | None = None
 
-    @cache  # noqa: B019 - there are four
+    @cache  # noqa: B019 - there are few
     def read(self) -> tuple[list[CellResult], Question]:
         """Return its cells and its question."""
         store = Store(self.folder)

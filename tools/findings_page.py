@@ -369,15 +369,9 @@ def panels() -> dict[str, Panels]:
     leads = {f"{n} − prototypes": key for n, key in matching("all (.+) prototypes .+").items()}
     leads |= {f"prototypes − {name}": key for name, key in matching(LEADS).items()}
     found["class-means"] = {"share of intents that are right after ten steps": {"": leads}}
-    found["own-heads"] = {
-        "mean accuracy on the tasks after the last": {
-            f"{number} tasks": {
-                " − ".join(pair.split()): key
-                for pair, key in matching(f"{number} (.+) average").items()
-            }
-            for number in ("four", "fifteen")
-        }
-    }
+    own = {number: matching(f"{number} (.+) average") for number in ("four", "fifteen")}
+    rows = {f"{n} tasks": {" − ".join(p.split()): k for p, k in m.items()} for n, m in own.items()}
+    found["own-heads"] = {"mean accuracy on the tasks after the last": rows}
     found["lower-rate"] = {
         title: {"": matching(f"rate (.+) {score}")}
         for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)

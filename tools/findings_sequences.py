@@ -49,12 +49,7 @@ FOUR = Study(
     REFERENCE / "findings-sequence-4",
     REFERENCE / "findings-sequence-4-tune",
 )
-FIFTEEN = Study(
-    "fifteen-tasks",
-    "fifteen tasks",
-    REFERENCE / "findings-sequence-15",
-    FOUR.tuning,
-)
+FIFTEEN = Study("fifteen-tasks", "fifteen tasks", REFERENCE / "findings-sequence-15", FOUR.tuning)
 TUNED = (ALL, STAGE, FOUR)
 STUDIES = (*TUNED, FIFTEEN)
 CLAIMS = (

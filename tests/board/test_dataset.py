@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from helpers.boards import make_entry, verify_entry
+from helpers.commands import Call
 
 from clbench.board import load, write_dataset
 from clbench.core.errors import RunFolderError
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 def test_datasets_reads_all_cells(tmp_path: Path) -> None:

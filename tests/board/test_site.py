@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 
 import pytest
 from helpers.boards import make_entry, manifest, verify_entry
+from helpers.commands import Call
 from helpers.report_browser import BROWSER, run_script, screenshot
 from helpers.report_runs import EVIL
 from matplotlib.image import imread
@@ -20,7 +20,6 @@ from clbench.report.files import write_report
 from clbench.results.published import published
 from clbench.suite.read import read_suite
 
-Call = Callable[..., tuple[int, str, str]]
 CHECKED = [
     {"check": "whole", "grade": "reported", "holds": True, "says": "12 cells"},
     {"check": "rows", "grade": "recomputed", "holds": True, "unchecked": ["no data"]},

@@ -6,15 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.commands import Call
 
 from clbench import __version__
 from clbench.cli.app import PLACES, VERBS
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import pytest
+from helpers.commands import Call
 
 from clbench.cli.arguments import Only, command, words
 from clbench.core.errors import SettingsError, dashed
@@ -13,8 +14,6 @@ from clbench.core.options import Option, options_of
 from clbench.runner.resources import Resources
 from clbench.search.plan import SearchSettings, TuneSettings
 from clbench.suite.options import RunOptions
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 def test_words_joined_by_commas() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.commands import Call
 
 from clbench.conformance.toys import checkpoint
-
-Call = Callable[..., tuple[int, str, str]]
 
 PLUGIN = '''
 import clbench

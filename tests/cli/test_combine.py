@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.commands import Call
 from matplotlib.image import imread
 
 from clbench.methods.base import METHODS
 from clbench.search.trials import EpochRecord, SearchFolder, TrialRecord
 from clbench.suite.baselines import read_baseline
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 def log(path: Path, *trials: tuple[float, float]) -> Path:

@@ -4,12 +4,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-Call = Callable[..., tuple[int, str, str]]
+from helpers.commands import Call
 
 
 @pytest.mark.parametrize(

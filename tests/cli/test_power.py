@@ -2,17 +2,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.commands import Call
 from helpers.report_runs import STEADY, cells, make_run
 
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.power import power_frame, seeds_needed
 from clbench.suite.schema import Question
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 def test_the_seeds_of_a_run_follow_from_its_spread() -> None:

@@ -1,20 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.commands import KEYS, RUN, Call
 from helpers.fake_engine import FakeExecutor
-
-Call = Callable[..., tuple[int, str, str]]
-RUN = ("run", "mine.toml", "--no-references")
-KEYS = [
-    "one-two--vanilla--seed0",
-    "one-two--frozen--seed0",
-    "one-two--vanilla--seed1",
-    "one-two--frozen--seed1",
-]
 
 
 def test_a_report_changes_nothing_but_the_scores(

@@ -5,26 +5,17 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
 
 import pandas as pd
 import pytest
+from helpers.commands import KEYS, RUN, Call
 from helpers.fake_engine import FakeExecutor
 
 from clbench.core.errors import ClusterError
 from clbench.results.archive import pack
 from clbench.results.store import Store
-
-Call = Callable[..., tuple[int, str, str]]
-RUN = ("run", "mine.toml", "--no-references")
-KEYS = [
-    "one-two--vanilla--seed0",
-    "one-two--frozen--seed0",
-    "one-two--vanilla--seed1",
-    "one-two--frozen--seed1",
-]
 
 
 def files(folder: Path) -> set[str]:

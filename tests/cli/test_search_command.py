@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.commands import Call
 
 from clbench.core.errors import SettingsError
 from clbench.search import SearchOutcome, TrialRecord
@@ -14,7 +14,6 @@ from clbench.search.trials import EpochRecord
 
 pytest.importorskip("autogluon")  # it has no version for Python 3.14
 
-Call = Callable[..., tuple[int, str, str]]
 PLUGIN = """
 import clbench
 

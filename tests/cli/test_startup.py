@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.commands import Call
 from helpers.fake_engine import FakeExecutor
 
-Call = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "matplotlib", "pandas")
 

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
+from helpers.commands import Call
 from helpers.fake_engine import FakeExecutor
 
-Call = Callable[..., tuple[int, str, str]]
 TUNE = ("tune", "mine.toml", "--methods", "vanilla,ewc", "--trials", "4", "--out", "tuned")
 
 
