@@ -44,12 +44,13 @@ from torch import Tensor, nn
 from clbench.methods.base import METHODS
 from clbench.optim import RecAdam
 from clbench.suite.baselines import read_baseline
+from clbench.training.context import Context
 from clbench.training.device import resolve_precision
 from clbench.training.dropout import install
 from clbench.training.engine import train_stage
 from clbench.training.memory import PeakMemory
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Context, Stage
+from clbench.training.stage import Stage
 
 LR, GAMMA, BETAS, EPS = 2e-5, 5000.0, (0.9, 0.999), 1e-8
 OURS, ADAM = "RecAdam", "fused Adam"

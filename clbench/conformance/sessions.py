@@ -25,8 +25,9 @@ from clbench.suite.baselines import Baseline, read_baseline
 from clbench.suite.plan import Cell
 from clbench.suite.sweeps import check_sweep
 from clbench.training.batches import TaskData
+from clbench.training.context import Context
 from clbench.training.memory import LiveBytes, bytes_held
-from clbench.training.stage import Context, Stage
+from clbench.training.stage import Stage
 
 Hashes = dict[str, int]
 AfterStage = Callable[[Method, Stage], None]

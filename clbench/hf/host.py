@@ -18,9 +18,10 @@ from transformers import PreTrainedModel, Trainer
 from clbench.core.errors import ModelError, SettingsError, count, describe_errors, join_names
 from clbench.models import answer_scores, classifier, encoding, families
 from clbench.training.batches import Batch
+from clbench.training.context import Snapshot
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Snapshot, Stage
+from clbench.training.stage import Stage
 
 HEAD = "task"
 """Name of the head of a classifier, for methods."""

@@ -25,8 +25,8 @@ from clbench.shifts.base import ShiftContext
 from clbench.shifts.scenario import Scenario
 from clbench.tasks.task import IntArray, Task, stratified
 from clbench.training.batches import TaskData
+from clbench.training.context import Context
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Context
 from clbench.training.writing import lines, write_rows
 
 Measures = dict[str, float]

@@ -15,7 +15,7 @@ from clbench.models.answer_scores import LOGITS
 from clbench.models.answering import AnsweringModel
 from clbench.models.encoding import PromptRows
 from clbench.training.batches import TaskData
-from clbench.training.stage import Context
+from clbench.training.context import Context
 from clbench.training.writing import padded_tokens, uniform, write_rows
 
 

@@ -6,9 +6,10 @@ from typing import Any
 from clbench.core.seeds import numpy_stream
 from clbench.measure.rows import PreparedScenario, RowScorer
 from clbench.methods.base import Method, Vanilla
+from clbench.training.context import Context
 from clbench.training.engine import train_stage
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Context, Stage
+from clbench.training.stage import Stage
 
 FEWEST_ROWS = 8
 RELEARN = {"relearn_rows", "relearn_margin", "relearn_rate", "relearn_steps"}

@@ -20,8 +20,8 @@ from clbench.shifts.scenario import Scenario
 from clbench.tasks.metrics import right_texts, score, score_texts, told_scores
 from clbench.tasks.task import IntArray, Rows
 from clbench.training.batches import TaskData
+from clbench.training.context import Context
 from clbench.training.device import Precision
-from clbench.training.stage import Context
 
 Row = list[dict[str, float] | None]
 

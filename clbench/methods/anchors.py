@@ -14,9 +14,10 @@ from clbench.methods.base import Method
 from clbench.methods.partial_updates import matrices
 from clbench.methods.quadratic import Anchor
 from clbench.training.batches import Batch
+from clbench.training.context import Context, Snapshot
 from clbench.training.dropout import MaskStream
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Context, Snapshot, Stage
+from clbench.training.stage import Stage
 
 MIN_T0 = 3.0
 """Smallest t0 that scaling gives."""

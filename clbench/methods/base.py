@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     import torch
     from torch.optim.lr_scheduler import LRScheduler
 
+    from clbench.training.context import Context
     from clbench.training.protocol import Protocol
-    from clbench.training.stage import Context, Stage
+    from clbench.training.stage import Stage
 
 M = TypeVar("M", bound=type[Method])
 MAX_RATE = 100.0

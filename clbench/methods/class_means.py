@@ -16,7 +16,8 @@ from clbench.core.shapes import only_shapes
 from clbench.methods.base import Frozen, Method, Phase
 from clbench.tasks.task import IntArray, Task
 from clbench.training.batches import Batch, TaskData
-from clbench.training.stage import Context, Snapshot, Stage
+from clbench.training.context import Context, Snapshot
+from clbench.training.stage import Stage
 
 Sums = dict[str, Tensor]
 """``weights`` (classes), ``features`` (…, classes, h) and, of regression, ``moment`` (…, h, h)."""

@@ -11,7 +11,8 @@ from clbench.core.errors import SettingsError
 from clbench.methods.base import Method
 from clbench.tasks.corpus import corpus_name, read_corpus
 from clbench.training.batches import Batch, Endless
-from clbench.training.stage import Context, Snapshot, Stage
+from clbench.training.context import Context, Snapshot
+from clbench.training.stage import Stage
 
 
 class LwF(Method):

@@ -14,7 +14,8 @@ from clbench.fisher.squares import Rotation, rotate
 from clbench.methods.partial_updates import linear_layers, matrices
 from clbench.methods.quadratic import PullingMethod, QuadraticPull
 from clbench.training.batches import Batch
-from clbench.training.stage import Snapshot, Stage
+from clbench.training.context import Snapshot
+from clbench.training.stage import Stage
 
 
 class EWC(PullingMethod):

@@ -15,7 +15,8 @@ from clbench.methods.base import Method
 from clbench.models.classifier import TaskModel
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
 from clbench.training.batches import Batch, Endless
-from clbench.training.stage import Context, Stage
+from clbench.training.context import Context
+from clbench.training.stage import Stage
 
 Texts = dict[str, Tensor]
 

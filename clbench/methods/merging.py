@@ -12,7 +12,8 @@ from clbench.methods.base import Method
 from clbench.methods.partial_updates import nth_largest
 from clbench.models.classifier import TaskModel
 from clbench.models.groups import depth_positions
-from clbench.training.stage import Context, Stage
+from clbench.training.context import Context
+from clbench.training.stage import Stage
 
 
 class Merging(Method, ABC):

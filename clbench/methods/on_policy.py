@@ -20,7 +20,8 @@ from clbench.models.families import usable_length
 from clbench.tasks.metrics import TEXT_METRICS
 from clbench.training import writing
 from clbench.training.batches import Batch, TaskData
-from clbench.training.stage import Context, Stage
+from clbench.training.context import Context
+from clbench.training.stage import Stage
 from clbench.training.writing import Tokens, padded_tokens, prompt_rows, prompts_of
 
 SPARE = 8

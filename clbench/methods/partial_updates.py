@@ -17,7 +17,8 @@ from clbench.core.shapes import only_shapes
 from clbench.methods.base import Method, Phase
 from clbench.models.classifier import TaskModel
 from clbench.training.batches import Batch
-from clbench.training.stage import Context, Snapshot, Stage
+from clbench.training.context import Context, Snapshot
+from clbench.training.stage import Stage
 
 
 class MoFO(Method):

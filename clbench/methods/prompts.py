@@ -18,8 +18,9 @@ from clbench.models.classifier import TaskModel
 from clbench.models.families import usable_length
 from clbench.tasks.task import Task
 from clbench.training.batches import TaskData
+from clbench.training.context import Context
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Context, Stage
+from clbench.training.stage import Stage
 
 FILL = {"input_ids": 0, "attention_mask": 1, "token_type_ids": 0}
 """What the model's inputs are at prompts; the ids are not looked up."""

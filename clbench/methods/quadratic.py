@@ -18,7 +18,8 @@ from clbench.fisher.squares import Rotation, rotate, rotate_back
 from clbench.methods.base import Method
 from clbench.models.classifier import TaskModel
 from clbench.tasks.corpus import corpus_name
-from clbench.training.stage import Context, Stage
+from clbench.training.context import Context
+from clbench.training.stage import Stage
 
 Anchor = Literal["pretrained", "previous"]
 Strength = Annotated[float, Field(ge=0.0, le=1e6)]

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from clbench.core.seeds import torch_stream
 from clbench.methods.class_means import ClosedForm, Prototypes, Sums, sums_device
 from clbench.training.batches import Batch
-from clbench.training.stage import Context, Stage
+from clbench.training.context import Context
+from clbench.training.stage import Stage
 
 CHUNK = 1000
 """Rows whose random features are held at once."""

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from clbench.methods.base import Method, Phase
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch, TaskData
-from clbench.training.stage import Context, Stage
+from clbench.training.context import Context
+from clbench.training.stage import Stage
 
 
 class MemoryBatch(NamedTuple):

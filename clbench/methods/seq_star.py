@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from clbench.methods.base import LearningRate, Method, Phase
 from clbench.models.classifier import head_key
 from clbench.training.batches import Batch
-from clbench.training.stage import Context, Stage
+from clbench.training.context import Context
+from clbench.training.stage import Stage
 
 
 class SeqStar(Method):

@@ -16,8 +16,9 @@ from clbench.fisher.squares import add_absolutes
 from clbench.methods.quadratic import CHUNK, PullingMethod, QuadraticPull
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch
+from clbench.training.context import Context, Snapshot
 from clbench.training.device import Precision
-from clbench.training.stage import Context, Snapshot, Stage
+from clbench.training.stage import Stage
 
 RTOL, ATOL = 1e-2, 1e-5
 """Tolerances against plain backward passes: relative to each number, and to the largest."""

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from clbench.methods.base import Method
 from clbench.models.encoding import IGNORED
 from clbench.training.batches import Batch
-from clbench.training.stage import Context, Stage
+from clbench.training.context import Context
+from clbench.training.stage import Stage
 
 Positive = Annotated[float, Field(gt=0.0, le=1e3)]
 

@@ -24,11 +24,12 @@ from clbench.runner.run_state import Listener
 from clbench.runner.stage_cache import CachedStage, ScoredStage, StageCache
 from clbench.runner.start import start_model
 from clbench.suite.plan import Cell
+from clbench.training.context import Context
 from clbench.training.dropout import install
 from clbench.training.engine import ENGINE_CURVES, Probe, train_stage
 from clbench.training.memory import bytes_held, walk
 from clbench.training.protocol import StageRecord
-from clbench.training.stage import Context, Stage
+from clbench.training.stage import Stage
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from clbench.training.context import Context
 from clbench.training.method import Method
-from clbench.training.stage import Context
 
 Array = Tensor | np.ndarray[Any, Any] | list[int]
 

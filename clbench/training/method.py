@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from clbench.tasks.task import Task
     from clbench.training.batches import Batch, TaskData
+    from clbench.training.context import Context
     from clbench.training.protocol import Protocol
-    from clbench.training.stage import Context, Stage
+    from clbench.training.stage import Stage
 
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 

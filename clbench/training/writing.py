@@ -17,7 +17,8 @@ from clbench.models.encoding import EncodedRows, PromptRows, TokenArray
 from clbench.models.families import usable_length
 from clbench.models.locate import model_identity
 from clbench.training.batches import TaskData
-from clbench.training.stage import Context, Stage
+from clbench.training.context import Context
+from clbench.training.stage import Stage
 
 Tokens = list[int]
 

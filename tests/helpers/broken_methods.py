@@ -14,7 +14,8 @@ from torch import Tensor
 
 from clbench.methods.base import Method
 from clbench.training.batches import Batch
-from clbench.training.stage import Context, Stage
+from clbench.training.context import Context
+from clbench.training.stage import Stage
 
 
 class Untyped(Method):

@@ -14,11 +14,12 @@ from clbench.methods.base import Method, at_rate
 from clbench.models.classifier import build_classifier
 from clbench.models.encoding import EncodedRows
 from clbench.training.batches import TaskData
+from clbench.training.context import Context
 from clbench.training.device import Precision
 from clbench.training.dropout import install
 from clbench.training.engine import train_stage
 from clbench.training.protocol import Protocol, StageRecord
-from clbench.training.stage import Context, Stage
+from clbench.training.stage import Stage
 
 CPU = torch.device("cpu")
 PROTOCOL = Protocol(epochs=2, batch_size=4, lr=1e-3, curve_points=0)

@@ -28,10 +28,11 @@ from clbench.suite.baselines import read_baseline
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 from clbench.training.batches import TaskData, plan
+from clbench.training.context import Context
 from clbench.training.device import Precision
 from clbench.training.engine import train_stage
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Context, Stage
+from clbench.training.stage import Stage
 from helpers.cell import rows as encoder_rows
 from helpers.checkpoints import make_checkpoint, make_tokenizer, save_generator
 

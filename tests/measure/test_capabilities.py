@@ -24,9 +24,9 @@ from clbench.measure.capabilities import (
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.checkpoint import load_tokenizer
 from clbench.tasks.task import Rows, Task
+from clbench.training.context import Context
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Context
 
 TEXTS = [
     "the old film was very dull and not so good",

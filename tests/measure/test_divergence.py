@@ -20,9 +20,9 @@ from clbench.models.encoding import PromptRows
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task
 from clbench.training.batches import TaskData
+from clbench.training.context import Context
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Context
 from clbench.training.writing import uniform
 
 NAMES = ["", "_base", "_own"]

@@ -15,9 +15,9 @@ from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 from clbench.training.batches import TaskData
+from clbench.training.context import Context
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Context
 
 
 def test_a_row_is_written_as_if_it_were_alone(tmp_path: Path) -> None:

@@ -22,10 +22,11 @@ from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 from clbench.training.batches import TaskData
+from clbench.training.context import Context
 from clbench.training.device import Precision
 from clbench.training.engine import train_stage
 from clbench.training.protocol import Protocol
-from clbench.training.stage import Context, Stage
+from clbench.training.stage import Stage
 
 CPU = torch.device("cpu")
 PROTOCOL = Protocol(
