@@ -202,7 +202,9 @@ class RanPAC(RandomFeatures):
         if self.ridge == "held-out":
             columns = self.columns(rows, features)
             flat = features.flatten(0, -2)
-            order = torch.randperm(len(flat), generator=stage.rng("held-out"))[:RIDGE_ROWS]
+            # Named by the task, not by its place, so that the order of tasks does not matter.
+            generator = torch_stream("method", "held-out", stage.seed, stage.data.name)
+            order = torch.randperm(len(flat), generator=generator)[:RIDGE_ROWS]
             new = held_out_errors(self.mapped(flat[order])[0], columns[order])
             self.errors = [error + each for error, each in zip(self.errors, new, strict=True)]
         stage.record("ridge", self.strength)
