@@ -131,7 +131,7 @@ def memory_lines(plan: Plan, resources: Resources, cells: "list[CellRows]") -> I
         yield f"{taken} with all that runs it, and has {whole}."
     elif change := fit.smallest_change(found, precision, room):
         text, peak = change
-        yield f"{taken}, but has {whole}. {text} is enough ({megabytes(fit.total_mb(peak))})."
+        yield f"{taken}, but has {whole}. With {text} it takes {megabytes(fit.total_mb(peak))}."
     else:
         yield f"{taken}, but has {whole}. No setting of clbench is enough: use a smaller model."
 

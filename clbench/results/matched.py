@@ -46,7 +46,7 @@ def read_curve(points: Floats, level: float) -> tuple[Floats, float]:
     values
         Shape (seeds,); NaN for a seed that has settings on one side of the level only.
     bend
-        Infinite if fewer than `FEWEST_SETTINGS` are left.
+        Infinite if fewer than `FEWEST_SETTINGS` are left, NaN if two of them learn alike.
     """
     points = np.unique(points, axis=1)  # such as shares of layers that round alike
     x, y = points[..., 0], points[..., 1]
@@ -67,14 +67,17 @@ def read_curve(points: Floats, level: float) -> tuple[Floats, float]:
             for third in (right - 2, right + 1)
             if 0 <= third < count
         ]
-        bend = max(bends)
+        bend = float(np.max(bends))  # NaN if one is
     return np.array(values), bend
 
 
 def _bend(x: Floats, y: Floats, level: float) -> float:
-    """Return how far the parabola through three points is from the line through the first two."""
+    """Return how far the parabola through three points is from the line through the first two.
+
+    NaN if two of them have the same x.
+    """
     if len({*x}) < len(x):
-        return math.inf
+        return math.nan
     slopes = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])
     return abs(float((slopes[1] - slopes[0]) / (x[2] - x[0]) * (level - x[0]) * (level - x[1])))
 
@@ -127,7 +130,9 @@ def read(name: str, curve: Curve, level: float) -> Reading:
         elif learned.min() > level:
             how = "learns more at every setting than"
         lack = f"{name} {how} {level:g} on seed {seeds[outside[0]]}"
-    elif not math.isfinite(bend):
+    elif math.isnan(bend):
+        lack = f"{name} has settings near {level:g} that learn exactly alike on average"
+    elif math.isinf(bend):
         lack = f"{name} has fewer than {FEWEST_SETTINGS} settings that none beats on every seed"
     pairs = zip(seeds, map(float, values), strict=True)
     return Reading({seed: value for seed, value in pairs if not math.isnan(value)}, bend, lack)

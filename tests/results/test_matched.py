@@ -114,6 +114,13 @@ def test_what_a_method_never_learns_is_not_extrapolated() -> None:
     beaten = {**high, "low": {0: (0.3, 0.2)}}  # forgets more than those that learn more
     lack = "ewc has only settings that others beat below 0.5 on seed 0"
     assert read("ewc", beaten, 0.5).lack == lack
+    tied = {"a": {0: (0.25, 0.0), 1: (0.25, 0.1)}, "b": {0: (0.25, 0.1), 1: (0.25, 0.0)}}
+    tied |= {"c": {0: (0.75, 0.5), 1: (0.75, 0.5)}}
+    lack = "ewc has settings near 0.5 that learn exactly alike on average"
+    assert read("ewc", tied, 0.5).lack == lack
+    del tied["a"]
+    lack = "ewc has fewer than 3 settings that none beats on every seed"
+    assert read("ewc", tied, 0.5).lack == lack
 
 
 def test_nothing_is_read_without_a_swept_reference() -> None:
