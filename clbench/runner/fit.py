@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from clbench.core.errors import explain, join_names
+from clbench.core.errors import explain
 from clbench.core.shapes import on_shapes
 from clbench.core.user_code import own_state
 from clbench.measure.rows import PreparedScenario
@@ -145,7 +145,7 @@ def smallest_change(
             words = {True: "true", "bf16": '"bf16"'}
             parts = [f"{key} = {words.get(value, value)}" for key, value in changes.items()]
             parts += [] if baseline is worst.cell.baseline else [f"the method {baseline.name}"]
-            return join_names(parts), peak
+            return " and ".join(parts), peak
     return None
 
 

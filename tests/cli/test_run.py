@@ -326,6 +326,21 @@ def test_dry_run_writes_nothing(place: Path, engine: FakeExecutor, clbench: Call
     assert "A cell takes up to " in out
 
 
+def test_a_dry_run_names_the_change_that_fits(
+    place: Path, engine: FakeExecutor, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out, _ = clbench(*RUN, "--dry-run")
+    peak = re.search(r"A cell takes up to (\d+) MB", out)
+    assert peak
+    for room, advice in [
+        (int(peak[1]) - 1, r"With accumulation = 16 and the method lora it takes \d+ MB\."),
+        (1, r"No setting of clbench is enough: use a smaller model\."),
+    ]:
+        monkeypatch.setattr("clbench.runner.fit.room_mb", lambda *_, room=room: room)
+        _, out, _ = clbench(*RUN, "--dry-run")
+        assert re.search(rf"A cell takes up to {peak[1]} MB, but has {room} MB\. {advice}", out)
+
+
 def test_a_dry_run_names_the_looks(place: Path, engine: FakeExecutor, clbench: Call) -> None:
     code, out, _ = clbench(*RUN, "--seeds", "until-settled:3,6", "--dry-run")
     assert code == 0

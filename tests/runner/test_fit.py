@@ -95,6 +95,7 @@ def test_the_smallest_change_that_fits(
     assert change is not None
     assert change[0].startswith("accumulation = ")
     assert fit.total_mb(change[1]) < need_mb - 1
+    (need,) = fit.needs([cells["tiny"]], FLOAT32)
     assert fit.smallest_change([need], FLOAT32, fit.PROCESS_MB) is None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # peft is not installed
     assert fit.smallest_change([need], FLOAT32, fit.PROCESS_MB) is None
