@@ -40,8 +40,8 @@ CLASS_MEANS = ("prototypes", "klda", "ranpac")
 CHANGES = {
     "vanilla-half": "half the rate",
     "vanilla-quarter": "a quarter of the rate",
-    "self-replay-half": "texts of its own",
-    "self-sft-drop": "right answers of its own",
+    "self-replay-half": "the model's own texts",
+    "self-sft-drop": "its own right answers",
 }
 """What is compared with plain fine-tuning of the decoder: each changes one thing."""
 Panels = Mapping[str, Mapping[str, Mapping[str, str]]]
@@ -160,6 +160,10 @@ def comparisons() -> dict[str, Comparison]:
     changes = compare(groups, margin=MARGIN)
     for name, (_, new, old) in decoder.at_rates().items():
         found |= {f"rate {name} p_s": new, f"rate {name} p_o": old}
+    for name, (_, new, old) in decoder.at_half().items():
+        found |= {f"half {name} p_s": new, f"half {name} p_o": old}
+    for name, answer in decoder.on_curve().items():
+        found |= {f"curve {name}": answer} if isinstance(answer, Comparison) else {}
     return found | {f"change {name} {key}": answer for (key, name), answer in changes.items()}
 
 
@@ -219,6 +223,7 @@ def kl_values() -> dict[str, str]:
         found[f"kl text {name}"] = share(*decoder.r2(name, "text_loss_added"))
     return found | {
         "kl unseen": share(*unseen),
+        "kl base": share(*decoder.r2("forward_kl_base", "p_o")),
         "kl slow": plain(decoder.without_fast("forward_kl"), 2),
         "kl slow text": plain(decoder.without_fast("divergence"), 2),
         "kl law": "above 0" if unseen[1] > 0.0 else "not shown to be above 0",
@@ -376,6 +381,7 @@ def panels() -> dict[str, Panels]:
         title: {"": matching(f"rate (.+) {score}")}
         for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)
     }
+    found["lower-rate"]["kept at equal learning"] = {"": matching("curve (.+)")}
     found["on-policy"] = {
         title: {"": {label: f"change {name} {score}" for name, label in CHANGES.items()}}
         for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)

@@ -52,6 +52,19 @@ OTHERS = {
     "fifteen o-lora lora-shared average": NONE,
     "fifteen o-lora frozen average": NONE,
     "all ranpac prototypes average": "better",
+    "curve dft": "worse",
+    "curve asft": "worse",
+    "curve freeze-bottom": "worse",
+    "half talr p_o": "worse",
+    "half talr p_s": "worse",
+    "rate replay p_o": "better",
+    "rate replay p_s": NONE,
+    "half replay p_o": "better",
+    "half replay p_s": NONE,
+    "rate ewc p_o": "better",
+    "half ewc p_o": "worse",
+    "rate low-rate-half-long p_o": "better",
+    "half low-rate-half-long p_o": "worse",
 }
 
 
