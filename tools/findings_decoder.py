@@ -64,7 +64,8 @@ KEPT = {"p_o": "old facts kept", "text_loss_added": "text loss added"}
 ON_POLICY = ("self-replay", "self-sft")  # sdft has one strength, and so no curve
 ROWS = {"p_s": 48, "p_o": 144}
 """Facts of which each score is a share."""
-ABOVE = ("vanilla", "better")
+ABOVE, LONG = ("vanilla", "better"), "low-rate-half-long"
+"""Nearest rate and verdict of what keeps more than it; half the rate for twice the steps."""
 FORGOT, DRAWS, SEED = 0.1, 500, 0
 LEFT_OUT = {
     "sdft-half", "sdft-double", "ewc-strong", "kl-anchor-light", "lora-faster", "dft-double",
@@ -184,10 +185,10 @@ def at_rates() -> dict[str, tuple[str, Comparison, Comparison]]:
     return against({n: min(rates(), key=lambda p: abs(learned[p] - learned[n])) for n in others})
 
 
-def rates() -> list[str]:
-    """Return the strengths of plain fine-tuning that no other one beats in both scores."""
+def rates(*more: str) -> list[str]:
+    """Return the strengths of plain fine-tuning, and `more`, that none beats in both means."""
     means = kept().groupby("baseline")[["p_s", "p_o"]].mean()
-    every = kept().loc[kept()["method"] == "vanilla", "baseline"].unique()
+    every = [*kept().loc[kept()["method"] == "vanilla", "baseline"].unique(), *more]
     return [p for p in every if not (means.loc[every] > means.loc[p]).all(axis=1).any()]
 
 
@@ -206,32 +207,34 @@ def against(references: Mapping[str, str]) -> dict[str, tuple[str, Comparison, C
 
 @cache
 def at_half() -> dict[str, tuple[str, Comparison, Comparison]]:
-    """Return what differs from half the rate, of what keeps more than the whole one, and TALR."""
+    """Return what differs from half the rate, of what keeps more than the whole one."""
     better = [n for n, (p, _, old) in at_rates().items() if (p, old.verdict) == ABOVE]
-    return against(dict.fromkeys([*better, "talr"], "vanilla-half"))
+    return against(dict.fromkeys(better, "vanilla-half"))
 
 
 @cache
 def on_curve() -> dict[str, Comparison | int]:
-    """Return what a baseline keeps more than plain fine-tuning at some rate that learns as much.
+    """Return what a baseline keeps more than plain fine-tuning that learns as much.
 
-    Each seed's own curve over `rates` is read at what the baseline learned on average, and the
-    curve's bend adds to the error. Never beyond its ends: where that is more or less than a curve
-    reaches, the number of seeds of which it is so is returned. All intervals hold jointly.
+    Each seed's own curve over rates and steps, `rates` with `LONG`, is read at what the baseline
+    learned on average, and the curve's bend adds to the error. Never beyond its ends: where that is
+    more or less than a curve reaches, the number of seeds of which it is so is returned. All
+    intervals hold jointly.
     """
     new, old = (kept().pivot(index="seed", columns="baseline", values=s) for s in ("p_s", "p_o"))
-    curves = np.stack([new[rates()], -old[rates()]], axis=-1)
+    curves = np.stack([new[rates(LONG)], -old[rates(LONG)]], axis=-1)
+    others = [name for name in at_rates() if name != LONG]
     samples: dict[str, Differences] = {}
     found: dict[str, Comparison | int] = {}
-    for name in at_rates():
+    for name in others:
         values, bend = read_curve(curves, new[name].mean())
         if outside := int(np.isnan(values).sum()):
             found[name] = outside
         else:
             step = float(np.hypot(1 / ROWS["p_o"], bend * len(values) ** 0.5))
             samples[name] = Differences(tuple(old[name] + values), step)
-    answers = compare({"p_o": samples}, family=len(at_rates()))
-    return {n: found[n] if n in found else answers["p_o", n] for n in at_rates()}
+    answers = compare({"p_o": samples}, family=len(others))
+    return {n: found[n] if n in found else answers["p_o", n] for n in others}
 
 
 @cache
@@ -310,9 +313,10 @@ def tables() -> dict[str, str]:
 
 def on_rates(name: str) -> str:
     """Return what `on_curve` says of a baseline."""
-    found = on_curve()[name]
+    if (found := on_curve().get(name)) is None:
+        return "on the curve"
     if isinstance(found, int):
-        return f"not on the curve of {found} seeds"
+        return f"not on the curve of {found} seed{'s' * (found > 1)}"
     return " ".join(shown_comparison(found)).strip()
 
 

@@ -54,17 +54,13 @@ OTHERS = {
     "all ranpac prototypes average": "better",
     "curve dft": "worse",
     "curve asft": "worse",
+    "curve talr": "worse",
     "curve freeze-bottom": "worse",
-    "half talr p_o": "worse",
-    "half talr p_s": "worse",
-    "rate replay p_o": "better",
-    "rate replay p_s": NONE,
-    "half replay p_o": "better",
-    "half replay p_s": NONE,
+    "curve replay": "better",
+    "rate low-rate-half-long p_s": NONE,
     "rate ewc p_o": "better",
     "half ewc p_o": "worse",
     "rate low-rate-half-long p_o": "better",
-    "half low-rate-half-long p_o": "worse",
 }
 
 
