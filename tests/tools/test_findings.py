@@ -127,6 +127,49 @@ def test_the_answer_on_the_published_distribution() -> None:
         for method in ("bertcl-published", "vanilla")
     ]
     assert "scores {} against {} (MiniLM) and {} against {}.".format(*before) in text()
+    without = [
+        plain(
+            fmean(
+                c.R[0][0] or 0.0
+                for c in study("minilm")
+                if c.baseline == method and c.scenario != "sst2-length"
+            )
+        )
+        for method in ("bertcl-published", "vanilla")
+    ]
+    assert "without it, {} against {}.".format(*without) in text()
+
+
+def test_what_the_page_says_of_changes_of_task_and_of_splits() -> None:
+    def differs(method: str, splits: bool) -> str:
+        ends = [
+            fmean(
+                c.R[-1][0] or 0.0
+                for c in study("minilm")
+                if c.baseline == name and (c.scenario in {"sst2-length", "sst2-cluster"}) == splits
+            )
+            for name in (method, "vanilla")
+        ]
+        return findings.signed(ends[0] - ends[1])
+
+    shown = [
+        differs(m, s) for m in ("bertcl-published", "recadam", "replay") for s in (False, True)
+    ]
+    assert (
+        "fine-tuning by {} on the old task over the four and by {} over the two, RecAdam by {} and "
+        "{}, and replay by {} and {}."
+    ).format(*shown) in text()
+
+
+def test_the_tuned_recall_has_ended_early_in_a_stage() -> None:
+    ends: dict[int, set[float]] = {}
+    for cell in (cell for name in MODELS for cell in study(name) if cell.baseline == "recadam"):
+        for stage in cell.stages:
+            over = next(step for step, share in stage.curves["lambda"] if share > 1 - 1e-6)
+            ends.setdefault(stage.steps, set()).add(over)
+    assert ends.pop(189) == {7.0}
+    assert (min(ends), max(ends), max(map(max, ends.values()))) == (57, 132, 10.0)
+    assert "ended after 7 of the 189 steps of a stage, and within 10 of 57 to 132 on" in text()
 
 
 def test_the_answers_on_the_pulls() -> None:
