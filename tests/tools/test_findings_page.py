@@ -37,6 +37,7 @@ OTHERS = {
     "head o-lora": "better",
     "head seq-star": NONE,
     "stage o-lora lora-shared average": "better",
+    "stage o-lora frozen average": "worse",
     "all o-lora lora-shared average": NONE,
     "lead prototypes o-lora average": "better",
     "lead prototypes seq-star average": "better",
