@@ -267,6 +267,7 @@ def relearning_values() -> dict[str, str]:
         "again brought": shown(summarise([*found[:, -1]])),
         "again never": shown(summarise([*never[:, -1]])),
         "again recovered": shown(decoder.recovered("vanilla")),
+        "again recovered half": shown(decoder.recovered("vanilla-half")),
         "again count": f"{count} of the {n}",
         "again share": share(count / n, low, high),
         "again back": share(back.mean, back.low, back.high),
