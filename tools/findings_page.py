@@ -235,9 +235,9 @@ def on_policy_values() -> dict[str, str]:
     """Return the words on on-policy data by name."""
     gains = [comparisons()[f"change {name} p_o"].verdict == "better" for name in CHANGES]
     verdict = {
-        (True, False): "Small steps, as far as is shown",
+        (True, False): "Small steps keep more; own answers and texts are not shown to",
         (True, True): "Both keep more",
-        (False, True): "On-policy data, as far as is shown",
+        (False, True): "Own answers or texts keep more; small steps are not shown to",
         (False, False): "Neither is shown to keep more",
     }[any(gains[:2]), any(gains[2:])]
     read = [
