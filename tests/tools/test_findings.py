@@ -14,7 +14,7 @@ from helpers.report_runs import cells
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, controls_frame
 from clbench.results.score_tables import overall_frame
-from clbench.results.statistics import Comparison
+from clbench.results.statistics import Comparison, summarise
 from clbench.results.store import Store
 from clbench.suite.baselines import read_baseline
 from clbench.suite.schema import Question
@@ -159,6 +159,27 @@ def test_what_the_page_says_of_changes_of_task_and_of_splits() -> None:
         "fine-tuning by {} on the old task over the four and by {} over the two, RecAdam by {} and "
         "{}, and replay by {} and {}."
     ).format(*shown) in text()
+
+
+def test_a_later_recall_is_not_shown_to_help() -> None:
+    cells = Store(REFERENCE / "findings-minilm-late").read().cells
+    late = [cell for cell in cells if cell.baseline == "recadam-late"]
+    assert (len(cells), len(late)) == (20, 10)
+    assert {cell.settings["method"]["t0"] for cell in late} == {1000.0}
+    tuned = next(c for c in study("minilm") if c.baseline == "recadam").settings["method"]
+    assert all(cell.settings["method"] == {**tuned, "t0": 1000.0} for cell in late)
+    shown = []
+    for task in (0, 1):
+        by_seed = [
+            fmean(
+                (c.R[-1][task] or 0.0) * (1 if c in late else -1) for c in cells if c.seed == seed
+            )
+            * 2
+            for seed in range(5)
+        ]
+        found = summarise(by_seed)
+        shown.append(findings.interval(found.mean, found.low, found.high))
+    assert "is shown either: {} on the old task and {} on the new one".format(*shown) in text()
 
 
 def test_the_tuned_recall_has_ended_early_in_a_stage() -> None:
