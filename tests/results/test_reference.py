@@ -168,7 +168,7 @@ def test_the_findings_state_the_scores_of_the_minilm() -> None:
     cells = Store(ROOT / "results" / "reference" / "sst2-mrpc-minilm").read().cells
     mean = {
         (name, score): fmean(float(c.scores[score] or 0) for c in cells if c.baseline == name)
-        for name in ("vanilla", "ewc", "bertcl-combined", "frozen")
+        for name in ("vanilla", "ewc", "bertcl-combined", "frozen", "recadam")
         for score in ("p_o_before", "p_o", "p_s", "forgetting")
     }
     text = " ".join((ROOT / "docs" / "findings-pairs.md").read_text(encoding="utf-8").split())
@@ -177,6 +177,7 @@ def test_the_findings_state_the_scores_of_the_minilm() -> None:
     assert first.replace("0.", ".") in text
     kept = f"{mean['ewc', 'p_o'] - mean['vanilla', 'p_o']:.2f}".replace("0.", ".")
     assert f"EWC kept {kept} of that" in text
+    assert f"ends at {mean['recadam', 'p_o']:.3f} on SST-2, at".replace("0.", ".") in text
     low, floor, plain = (mean[n, "p_s"] for n in ("bertcl-combined", "frozen", "vanilla"))
     majority = max(cells[0].scenario_report["parts"][1]["validation_labels"].values())
     assert (
