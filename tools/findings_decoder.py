@@ -287,23 +287,13 @@ def tables() -> dict[str, str]:
             ends = [interval(f.mean, f.low, f.high) for f in found]
             slow.append([label, f"`{name}`", str(len(lost)), plain(lost.mean()), *ends])
     heads = [f"{KEPT[s]}{', unseen methods' if u else ''}" for s, u in shown]
+    scores = ["new facts", "", "old facts kept", ""]
     marks = ["new facts", *KEPT.values(), "forward KL", "KL on text", "relearned"]
     return {
         "decoder-kl": table(["R² of", *heads, "ranks"], fits),
         "decoder-matched": table(["method", *(f"{plain(v, 2)} learned" for v in LEVELS)], learned),
-        "decoder-rates": table(
-            [
-                "baseline",
-                "nearest rate",
-                "new facts",
-                "",
-                "old facts kept",
-                "",
-                "at equal learning",
-            ],
-            nearest,
-        ),
-        "decoder-half": table(["baseline", "new facts", "", "old facts kept", ""], half),
+        "decoder-rates": table(["baseline", "nearest rate", *scores, "at equal learning"], nearest),
+        "decoder-half": table(["baseline", *scores], half),
         "decoder-relearned": table(
             ["relearns at", "baseline", "seeds", "lost", *(f"{n} rows" for n in (8, 16, 32))], slow
         ),

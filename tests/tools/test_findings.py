@@ -168,14 +168,12 @@ def test_a_later_recall_is_not_shown_to_help() -> None:
     assert {cell.settings["method"]["t0"] for cell in late} == {1000.0}
     tuned = next(c for c in study("minilm") if c.baseline == "recadam").settings["method"]
     assert all(cell.settings["method"] == {**tuned, "t0": 1000.0} for cell in late)
-    shown = []
+    shown, both = [], ("sst2-mrpc", "mrpc-sst2")
     for task in (0, 1):
+        of = {(c.baseline, c.scenario, c.seed): c.R[-1][task] or 0.0 for c in cells}
         by_seed = [
-            fmean(
-                (c.R[-1][task] or 0.0) * (1 if c in late else -1) for c in cells if c.seed == seed
-            )
-            * 2
-            for seed in range(5)
+            fmean(of["recadam-late", s, n] - of["low-rate-recadam", s, n] for s in both)
+            for n in range(5)
         ]
         found = summarise(by_seed)
         shown.append(findings.interval(found.mean, found.low, found.high))
