@@ -8,10 +8,8 @@ still being added, the words that depend on a verdict are values, too.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cache
 from statistics import fmean
 
@@ -22,7 +20,6 @@ from matplotlib.figure import Figure
 from scipy.special import betaincinv
 
 from clbench.figures import style
-from clbench.results.archive import read_archive
 from clbench.results.matched import LEVELS
 from clbench.results.score_tables import means, score_rows
 from clbench.results.statistics import Comparison, Differences, Summary, compare, summarise
@@ -31,7 +28,8 @@ from clbench.suite.schema import Question
 from tools import findings as pairs
 from tools import findings_decoder as decoder
 from tools import findings_sequences as sequences
-from tools.findings import REFERENCE, ROOT, SCORES, TITLES, Claim, Mark, forest, mark, plain
+from tools.findings import ROOT, SCORES, TITLES, Claim, Mark, forest, mark, plain
+from tools.findings_studies import STUDIES, runs, studies_table
 
 PAGE = ROOT / "docs" / "findings.md"
 FIGURES = ROOT / "docs" / "figures"
@@ -48,54 +46,6 @@ Panels = Mapping[str, Mapping[str, Mapping[str, str]]]
 """Names of comparisons by panel, series and row."""
 LEADS = "lead prototypes (.+) average"
 TRIES = ("before learning", "after it", "8 old rows", "16 old rows", "32 old rows")
-STUDIES = {
-    "findings-minilm": ("pairs", "--data DIR --model MODEL"),
-    "findings": ("pairs", "--data DIR"),
-    "findings-pretraining": ("pairs", "--data DIR --corpus FILE"),
-    "findings-clinc150": ("sequences", "--data DIR --model MODEL"),
-    "findings-clinc150-stage": ("sequences", "--data DIR --model MODEL"),
-    "findings-sequence-4": ("sequences", "--data DIR --model MODEL"),
-    "findings-sequence-15": ("sequences", "--data DIR --model MODEL"),
-    "findings-decoder": ("decoders", "--model facts-gpt"),
-    "findings-decoder-relearn": ("decoders", "--model facts-gpt"),
-}
-"""Page and options of the command of each study, by the name of its suite and folder."""
-
-
-@cache
-def runs(folder: str) -> pd.DataFrame:
-    """Return seed, start and end in seconds, and training rows of each cell of a folder."""
-    rows = []
-    for cell in map(json.loads, read_archive(REFERENCE / folder).values()):
-        most = max(part["train"] for part in cell["scenario_report"]["parts"])
-        start, end = (datetime.fromisoformat(cell[key]) for key in ("started", "finished"))
-        rows.append((cell["seed"], start.timestamp(), end.timestamp(), most))
-    return pd.DataFrame(rows, columns=["seed", "start", "end", "rows"])
-
-
-def hours(folders: Sequence[str]) -> float:
-    """Return how long at least one cell of the folders was running."""
-    seconds = 0.0
-    for folder in folders:
-        frame = runs(folder).sort_values("start")
-        done = frame["end"].cummax().shift(fill_value=0.0)
-        seconds += (frame["end"] - np.maximum(frame["start"], done)).clip(lower=0.0).sum()
-    return seconds / 3600
-
-
-def studies_table() -> str:
-    """Return a Markdown table of the studies with their scales, commands and hours."""
-    rows = []
-    for name, (page, options) in STUDIES.items():
-        others = [f"{name}-{kind}" for kind in ("tune", "costs", "third", "others", "late")]
-        others = [other for other in others if (REFERENCE / other).exists()]
-        counts = [runs(name)["rows"].max(), runs(name)["seed"].nunique(), len(runs(name))]
-        sizes = [f"{count:,}" for count in (*counts, sum(len(runs(other)) for other in others))]
-        command = f"[`clbench run {name} {options}`](findings-{page}.md)"
-        rows.append([command, *sizes, f"{hours([name, *others]):.1f}"])
-    return pairs.table(
-        ["command", "rows", "seeds, at most", "cells", "further cells", "hours"], rows
-    )
 
 
 def shown(answer: Comparison | Summary) -> str:

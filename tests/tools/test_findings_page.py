@@ -12,6 +12,7 @@ import pytest
 from clbench.results.archive import read_archive
 from clbench.results.store import Store
 from tools import findings_page as page
+from tools import findings_studies as studies
 from tools.findings import REFERENCE, plain
 
 NONE = "no difference shown"
@@ -148,9 +149,9 @@ def test_the_lost_facts_that_come_back_follow_from_the_files() -> None:
 def test_hours_count_cells_that_run_at_once_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     spans = [(0, 7200), (3600, 5400), (3600, 10800), (14400, 18000)]
     cells = pd.DataFrame(spans, columns=["start", "end"])
-    monkeypatch.setattr(page, "runs", lambda folder: cells)
-    assert page.hours(["one"]) == pytest.approx(4.0)
-    assert page.hours(["one", "two"]) == pytest.approx(8.0)
+    monkeypatch.setattr(studies, "runs", lambda folder: cells)
+    assert studies.hours(["one"]) == pytest.approx(4.0)
+    assert studies.hours(["one", "two"]) == pytest.approx(8.0)
 
 
 def test_the_glue_sequence_says_nothing_with_the_built_in_model() -> None:
