@@ -45,6 +45,12 @@ from clbench.results.statistics import (
     summarise,
 )
 from clbench.results.store import Store
+from tools.equal_learning import (
+    at_equal_learning,
+    complete,
+    shown_comparison,
+    shown_on_curve,
+)
 from tools.findings import REFERENCE, ROOT, filled, interval, plain, table
 
 PAGE = ROOT / "docs" / "findings-decoders.md"
@@ -97,9 +103,7 @@ def kept() -> pd.DataFrame:
         rows.append({**cell_scores(cell), **own, "floor": floor,
                      "relearned": rows_again if lost else np.nan})  # fmt: skip
     frame = pd.DataFrame(rows)
-    frame = frame[~frame["baseline"].isin(LEFT_OUT)]
-    sizes = frame.groupby("seed")["baseline"].transform("size")
-    return frame[sizes == sizes.max()].reset_index(drop=True)
+    return complete(frame[~frame["baseline"].isin(LEFT_OUT)])
 
 
 def r_squared(x: Floats, y: Floats, groups: Floats, *, unseen: bool) -> float:
@@ -216,25 +220,12 @@ def at_half() -> dict[str, tuple[str, Comparison, Comparison]]:
 def on_curve() -> dict[str, Comparison | int]:
     """Return what a baseline keeps more than plain fine-tuning that learns as much.
 
-    Each seed's own curve over rates and steps, `rates` with `LONG`, is read at what the baseline
-    learned on average, and the curve's bend adds to the error. Never beyond its ends: where that is
-    more or less than a curve reaches, the number of seeds of which it is so is returned. All
-    intervals hold jointly.
+    Its curve is that over rates and steps, `rates` with `LONG`; see `at_equal_learning`.
     """
     new, old = (kept().pivot(index="seed", columns="baseline", values=s) for s in ("p_s", "p_o"))
-    curves = np.stack([new[rates(LONG)], -old[rates(LONG)]], axis=-1)
     others = [name for name in at_rates() if name != LONG]
-    samples: dict[str, Differences] = {}
-    found: dict[str, Comparison | int] = {}
-    for name in others:
-        values, bend = read_curve(curves, new[name].mean())
-        if outside := int(np.isnan(values).sum()):
-            found[name] = outside
-        else:
-            step = float(np.hypot(1 / ROWS["p_o"], bend * len(values) ** 0.5))
-            samples[name] = Differences(tuple(old[name] + values), step)
-    answers = compare({"p_o": samples}, family=len(others))
-    return {n: found[n] if n in found else answers["p_o", n] for n in others}
+    found = at_equal_learning(new, {"p_o": (-old, 1 / ROWS["p_o"])}, rates(LONG), others)
+    return {name: found["p_o", name] for name in others}
 
 
 @cache
@@ -271,8 +262,14 @@ def tables() -> dict[str, str]:
         means = [plain(own[s].mean()) for s in ("p_s", *KEPT, "forward_kl", "divergence")]
         lost = own["relearned"].dropna()
         points.append([f"`{name}`", *means, f"{np.isfinite(lost).sum()} of {len(lost)}"])
+    equal = on_curve()
     nearest = [
-        [f"`{name}`", f"`{other}`", *(t for c in both for t in shown_comparison(c)), on_rates(name)]
+        [
+            f"`{name}`",
+            f"`{other}`",
+            *(t for c in both for t in shown_comparison(c)),
+            shown_on_curve(equal.get(name)),
+        ]
         for name, (other, *both) in at_rates().items()
     ]
     half = [
@@ -299,21 +296,6 @@ def tables() -> dict[str, str]:
         ),
         "decoder-points": table(["baseline", *marks], points),
     }
-
-
-def on_rates(name: str) -> str:
-    """Return what `on_curve` says of a baseline."""
-    if (found := on_curve().get(name)) is None:
-        return "on the curve"
-    if isinstance(found, int):
-        return f"not on the curve of {found} seed{'s' * (found > 1)}"
-    return " ".join(shown_comparison(found)).strip()
-
-
-def shown_comparison(found: Comparison) -> tuple[str, str]:
-    """Return difference with interval, and verdict."""
-    ends = found.difference, found.difference_low, found.difference_high
-    return interval(*ends), "" if found.verdict == "no difference shown" else found.verdict
 
 
 def draw() -> Figure:

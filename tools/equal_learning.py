@@ -1,0 +1,69 @@
+"""What methods lose where plain fine-tuning learned as much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from clbench.results.matched import read_curve
+from clbench.results.statistics import Comparison, Differences, compare
+from tools.findings import interval
+
+
+def complete(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the seeds that every baseline has."""
+    sizes = frame.groupby("seed")["baseline"].transform("size")
+    return frame[sizes == sizes.max()].reset_index(drop=True)
+
+
+def at_equal_learning(
+    learned: pd.DataFrame,
+    lost: Mapping[str, tuple[pd.DataFrame, float]],
+    curve: Sequence[str],
+    others: Sequence[str],
+) -> dict[tuple[str, str], Comparison | int]:
+    """Return what each of `others` loses less than a curve of settings where both learn as much.
+
+    Each seed's own curve is read at what the other learned on average, and the curve's bend adds
+    to the error. Never beyond its ends: where that is more or less than a curve reaches, the number
+    of seeds of which it is so is returned. All intervals hold jointly.
+
+    Parameters
+    ----------
+    learned
+        Scores by seed (rows) and baseline (columns).
+    lost
+        By score, what is lost, of the same shape, less being better, and the step of that score.
+    curve, others
+        Names of columns.
+    """
+    samples: dict[str, dict[str, Differences]] = {}
+    found: dict[tuple[str, str], Comparison | int] = {}
+    for key, (losses, row) in lost.items():
+        points = np.stack([learned[[*curve]], losses[[*curve]]], axis=-1)
+        for name in others:
+            values, bend = read_curve(points, learned[name].mean())
+            if outside := int(np.isnan(values).sum()):
+                found[key, name] = outside
+                continue
+            step = float(np.hypot(row, bend * len(values) ** 0.5))
+            differences = Differences(tuple(values - losses[name]), step)
+            samples.setdefault(key, {})[name] = differences
+    return found | compare(samples, family=len(lost) * len(others))
+
+
+def shown_comparison(found: Comparison) -> tuple[str, str]:
+    """Return difference with interval, and verdict."""
+    ends = found.difference, found.difference_low, found.difference_high
+    return interval(*ends), "" if found.verdict == "no difference shown" else found.verdict
+
+
+def shown_on_curve(found: Comparison | int | None) -> str:
+    """Return what `at_equal_learning` says of a baseline."""
+    if found is None:
+        return "on the curve"
+    if isinstance(found, int):
+        return f"not on the curve of {found} seed{'s' * (found > 1)}"
+    return " ".join(shown_comparison(found)).strip()

@@ -1,0 +1,148 @@
+"""Write the tables and the figure of ``docs/findings-smollm2.md`` from the cells of the study.
+
+python -m tools.findings_smollm2
+
+What is compared, and by which scores, was fixed in the suite before the first cell was kept. The
+comparisons with each rate of plain fine-tuning, which use the same scores, were added while the
+cells ran, before one of them was read.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure
+
+from clbench.figures import style
+from clbench.results.cell import cell_scores
+from clbench.results.statistics import Comparison, Differences, compare
+from clbench.results.store import Store
+from tools.equal_learning import at_equal_learning, complete, shown_comparison, shown_on_curve
+from tools.findings import REFERENCE, ROOT, filled, plain, table
+
+PAGE = ROOT / "docs" / "findings-smollm2.md"
+FIGURE = ROOT / "docs" / "figures" / "findings-smollm2.svg"
+FOLDER = REFERENCE / "findings-smollm2-short"
+RATES = ("vanilla-quarter", "vanilla-half", "vanilla")
+LOST = {"text_loss_added": "text loss", "p_o": "topics"}
+"""The primary and the secondary score, of what is lost."""
+LEARNED = "p_s"
+SCORED = 150
+"""Rows of which ``p_o`` and ``p_s`` are a share."""
+
+
+@cache
+def kept() -> pd.DataFrame:
+    """Return the scores of the finished cells of the seeds that every baseline has."""
+    rows = []
+    for cell in (cell for cell in Store(FOLDER).read().cells if cell.status == "ok"):
+        own = {"baseline": cell.baseline, "seed": cell.seed, "seconds": cell.train_seconds}
+        rows.append({**cell_scores(cell), **own})
+    return complete(pd.DataFrame(rows))
+
+
+def by_seed(score: str) -> pd.DataFrame:
+    """Return a score by seed (rows) and baseline (columns)."""
+    return kept().pivot(index="seed", columns="baseline", values=score)
+
+
+def others() -> list[str]:
+    """Return the baselines beside plain fine-tuning, in the order of the suite."""
+    return [name for name in kept()["baseline"].unique() if name not in RATES]
+
+
+@cache
+def on_curve() -> dict[tuple[str, str], Comparison | int]:
+    """Return what each method loses less than plain fine-tuning that learned as much.
+
+    By score and baseline; see `at_equal_learning`.
+    """
+    lost = {
+        "text_loss_added": (by_seed("text_loss_added"), 0.0),
+        "p_o": (-by_seed("p_o"), 1 / SCORED),
+    }
+    return at_equal_learning(by_seed(LEARNED), lost, RATES, others())
+
+
+@cache
+def against_rates() -> dict[tuple[str, str, str], Comparison]:
+    """Return what differs from each rate of plain fine-tuning, by score, rate and baseline.
+
+    All intervals hold jointly.
+    """
+    groups = {}
+    for score in (LEARNED, *LOST):
+        frame, step = by_seed(score), 0.0 if score == "text_loss_added" else 1 / SCORED
+        for rate in RATES:
+            groups[f"{score} {rate}"] = {
+                name: Differences(tuple(frame[name] - frame[rate]), step) for name in others()
+            }
+    lower = [key for key in groups if key.startswith("text_loss_added")]
+    found = compare(groups, lower_is_better=lower)
+    return {(*key.split(), name): each for (key, name), each in found.items()}  # type: ignore[misc]
+
+
+def tables() -> dict[str, str]:
+    """Return the tables of the page by name."""
+    points = []
+    shown = ("p_o_before", LEARNED, "p_o", "text_loss_added", "divergence")
+    for name, own in kept().groupby("baseline", sort=False):
+        means = [plain(own[score].mean()) for score in shown]
+        points.append([f"`{name}`", *means, f"{own['seconds'].mean() / 60:.1f}"])
+    equal = [[f"`{n}`", *(shown_on_curve(on_curve()[s, n]) for s in LOST)] for n in others()]
+    rates = [
+        [f"`{name}`", f"`{rate}`", *(t for c in compared for t in shown_comparison(c))]
+        for name in others()
+        for rate in RATES
+        for compared in [[against_rates()[score, rate, name] for score in (LEARNED, *LOST)]]
+    ]
+    columns = [part for label in ("sentiment", *LOST.values()) for part in (label, "")]
+    heads = ["topics, before", "sentiment", "topics", "text loss added", "KL on text", "minutes"]
+    return {
+        "smollm2-points": table(["baseline", *heads], points),
+        "smollm2-equal": table(["baseline", *(f"{t} kept" for t in LOST.values())], equal),
+        "smollm2-rates": table(["baseline", "rate", *columns], rates),
+    }
+
+
+def draw() -> Figure:
+    """Draw what each baseline loses against what it learned: means, and a small mark a seed."""
+    figure, grid = style.panels(2, width=4.6, height=3.4, columns=2)
+    names = ["plain fine-tuning", *others()]
+    looks = style.looks_of(names)
+    for axes, (score, label) in zip(
+        grid,
+        {
+            "text_loss_added": "loss added on text (nats a token)",
+            "p_o": "topics kept (p_o)",
+        }.items(),
+        strict=True,
+    ):
+        for name, (color, mark, scale, _) in looks.items():
+            members = RATES if name == names[0] else (name,)
+            own = kept()[kept()["baseline"].isin(members)]
+            axes.plot(
+                own[LEARNED], own[score], mark, ls="none", ms=2 * scale, color=color, alpha=0.4
+            )
+            middle = own.groupby("baseline")[[LEARNED, score]].mean().sort_values(LEARNED)
+            axes.plot(middle[LEARNED], middle[score], f"{mark}-", ms=5 * scale, color=color)
+        axes.set_xlabel("sentiment learned (p_s)")
+        axes.set_ylabel(label)
+    style.legend(figure, looks)
+    return style.captioned(
+        figure,
+        "A small mark is a seed, a large one a mean; the line is plain fine-tuning over its rates.",
+    )
+
+
+def main() -> None:
+    """Write the tables into the page, and the figure."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+    with matplotlib.rc_context({"svg.hashsalt": "clbench"}):
+        draw().savefig(FIGURE, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
