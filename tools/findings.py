@@ -19,7 +19,6 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from clbench.figures import style
 from clbench.results.cell import CellResult, step_of_mean, steps_by_scenario
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.score_tables import (
@@ -34,6 +33,7 @@ from clbench.results.store import Store
 from clbench.suite.baselines import read_baseline
 from clbench.suite.schema import Question
 from clbench.suite.sweeps import own_values
+from tools.findings_figures import Mark, forest, mark
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "findings-pairs.md", ROOT / "docs" / "findings-by-scenario.md")
@@ -42,8 +42,6 @@ REFERENCE = ROOT / "results" / "reference"
 PRETRAINING = REFERENCE / "findings-pretraining"
 SCORES = ("p_o", "p_s")
 TITLES = {"p_o": "old task (p_o)", "p_s": "new task (p_s)"}
-WIDTH = 7.2
-"""Width of a figure in inches, so that a page 700 pixels wide shows it at its own size."""
 
 
 class Study(NamedTuple):
@@ -323,51 +321,6 @@ def tables() -> dict[str, str]:
         for scenario in dict.fromkeys(cell.scenario for cell in cells):
             contents[f"{study.name}-{scenario}"] = scenario_table(cells, question, scenario)
     return contents
-
-
-class Mark(NamedTuple):
-    """A difference with its interval, and whether it has a verdict."""
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-    has_verdict: bool = True
-
-
-def mark(answer: Comparison) -> Mark:
-    """Return a comparison as a figure shows it."""
-    has_verdict = answer.verdict in ("better", "worse", "equivalent")
-    ends = answer.difference_low, answer.difference_high
-    return Mark(answer.difference, *ends, has_verdict)
-
-
-def forest(
-    panels: Mapping[str, Mapping[str, Mapping[str, Mark]]], caption: str, *, margin: float = 0.0
-) -> Figure:
-    """Draw marks with their intervals by panel, series and row; open where there is no verdict."""
-    series = list(dict.fromkeys(name for by_series in panels.values() for name in by_series))
-    marks = [rows for by_series in panels.values() for rows in by_series.values()]
-    names = list(dict.fromkeys(name for rows in marks for name in rows))
-    height = (0.16 * len(series) + 0.1) * len(names) + 0.4
-    width = WIDTH / len(panels)
-    figure, grid = style.panels(len(panels), width=width, height=height, columns=len(panels))
-    looks = {s: style.Look(c, "o") for s, c in zip(series, style.PALETTE, strict=False)}
-    for axes, (title, by_series) in zip(grid, panels.items(), strict=True):
-        style.name_rows(axes, list(reversed(names)) if axes is grid[0] else [""] * len(names))
-        axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
-        axes.axvspan(-margin, margin, color=style.GREY, alpha=0.15, lw=0)
-        axes.set_title(title, fontsize="medium")
-        for label, rows in by_series.items():
-            color = looks[label].color
-            offset = 0.25 * ((len(series) - 1) / 2 - series.index(label))
-            for name, (value, low, high, has_verdict) in rows.items():
-                y = len(names) - 1 - names.index(name) + offset
-                axes.plot([low, high], [y] * 2, "-", lw=2, color=color, solid_capstyle="butt")
-                face = color if has_verdict else "white"
-                axes.plot([value], [y], "o", ms=6, color=color, mfc=face)
-    if len(series) > 1:
-        style.legend(figure, looks)
-    return style.captioned(figure, caption)
 
 
 def claims_figure(studies: Sequence[Study]) -> Figure:

@@ -28,7 +28,8 @@ from clbench.suite.schema import Question
 from tools import findings as pairs
 from tools import findings_decoder as decoder
 from tools import findings_sequences as sequences
-from tools.findings import ROOT, SCORES, TITLES, Claim, Mark, forest, mark, plain
+from tools.findings import ROOT, SCORES, TITLES, Claim, plain
+from tools.findings_figures import WIDTH, Mark, forest, mark
 from tools.findings_studies import STUDIES, runs, studies_table
 
 PAGE = ROOT / "docs" / "findings.md"
@@ -269,7 +270,7 @@ def kl_figure() -> Figure:
 
 def relearning_figure() -> Figure:
     """Draw the old facts known before and after learning, and after relearning."""
-    figure, (axes,) = style.panels(1, width=pairs.WIDTH, height=2.4)
+    figure, (axes,) = style.panels(1, width=WIDTH, height=2.4)
     for _, own in relearned().groupby("baseline"):
         axes.plot(TRIES, own[[*TRIES]].mean(), "-", lw=0.8, color=style.GREY, alpha=0.6)
     by_seed = relearned().groupby("seed")[[*TRIES]].mean()
