@@ -12,6 +12,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from clbench.core.errors import SettingsError
 from clbench.core.options import checks_arguments
 from clbench.hf.host import Fisher, HostedStage
+from clbench.hf.refusals import problem_of
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.tasks.corpus import resolve_corpus
@@ -113,7 +114,7 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         self.stage = HostedStage.of(
             trainer, f"protect: {method.name!r}", corpus, make_optimizer=self._optimizer_of
         )
-        if problem := _problem(trainer, method, self.stage):
+        if problem := problem_of(trainer, method, self.stage):
             raise SettingsError(f"protect: {problem}")
         method.check_protocol(self.stage.protocol)
 
@@ -349,58 +350,3 @@ class _Protected:
         if "loss" in logs:
             logs = {**logs, **self.protection.logs()}
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
-
-
-def _problem(trainer: Trainer, method: Method, stage: HostedStage) -> str | None:
-    """Return why a Trainer cannot have a method, if it cannot."""
-    args, model = trainer.args, stage.model
-    if hasattr(trainer, "protection"):
-        return f"the Trainer is protected by {trainer.protection.method.name!r} already."
-    if not method.runs_in_trainer or method.keeps_rows:
-        return f"{method.name!r} {_needs(method)}"
-    if trainer.model_init is not None:
-        return "the Trainer makes its model later, by model_init. Give it the model."
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        return (
-            "the weights are spread over processes, by FSDP or DeepSpeed. Use plain DDP, with LoRA "
-            "if memory is short; or train without protect, save the whole model, and use "
-            "`clbench mend`."
-        )
-    if args.n_gpu > 1:
-        return "the Trainer uses several GPUs in one process. Start a process per GPU: torchrun."
-    if method.replaces_loss and (args.label_smoothing_factor or trainer.compute_loss_func):
-        return (
-            f"{method.name!r} replaces the Trainer's loss. Remove compute_loss_func and "
-            "label_smoothing_factor."
-        )
-    if "lomo" in args.optim:
-        return "LOMO updates the weights in the backward pass. Use adamw_torch."
-    if args.torch_compile:
-        return "torch_compile is not supported. Set torch_compile=False."
-    if stage.protocol.head not in method.head_kinds:
-        return f"{method.name!r} needs a model with a language-model head."
-    if method.needs_decoder and model.is_language_model and model.family.pooling != "last":
-        return f"{method.name!r} needs a decoder, such as GPT-2 or Llama."
-    if not any(weight.requires_grad for weight in model.backbone_parameters().values()):
-        return (
-            "only the head is trained, so the model itself forgets nothing. Unfreeze its layers, "
-            "or do without protect."
-        )
-    return None
-
-
-def _needs(method: Method) -> str:
-    """Say what a method needs that a Trainer does not have."""
-    if method.name == "vanilla":
-        return "is what the Trainer does by itself."
-    if method.keeps_rows:
-        return "keeps rows of earlier tasks, which the Trainer does not have."
-    if method.writes_answers:
-        return (
-            "lets the model answer prompts, which a Trainer's rows do not mark. Use `clbench run`."
-        )
-    if method.only_consolidates:
-        return "changes the weights after training. Use `clbench mend`."
-    if method.needs_task_id:
-        return "has weights for each task. Use `clbench run`."
-    return "cannot run in a Trainer. Use `clbench run`."
