@@ -197,7 +197,7 @@ def on_policy_values() -> dict[str, str]:
         for level in LEVELS
         if (each := decoder.matched(method, level))
     ]
-    none = "nothing can be compared at equal learning"
+    none = "nothing can be compared at the levels of learning that were fixed beforehand"
     matched = f"at equal learning the differences are {', '.join(read)}" if read else none
     return {"change verdict": verdict, "change matched": matched}
 

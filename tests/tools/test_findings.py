@@ -135,6 +135,16 @@ def test_the_answer_on_the_published_distribution() -> None:
         for method in ("bertcl-published", "vanilla")
     ]
     assert "without it, {} against {}.".format(*without) in text()
+    gaps = [
+        [
+            (c.R[0][0] or 0.0) * (1 if c.baseline == "vanilla" else -1)
+            for c in study("minilm")
+            if c.baseline in {"vanilla", "bertcl-published"}
+            and (c.scenario == "sst2-length" or not only)
+        ]
+        for only in (True, False)
+    ]
+    assert 0.5 < sum(gaps[0]) / sum(gaps[1]) < 0.6  # "more than half of the first gap"
 
 
 def test_what_the_page_says_of_changes_of_task_and_of_splits() -> None:

@@ -98,13 +98,16 @@ def test_the_answers_on_kl() -> None:
         f"KL on the new task ({shown('forward_kl', 'text_loss_added')})."
     ) in text()
     ends = [plain(page.without_fast(name), 2) for name in ("divergence", "forward_kl")]
-    assert "explains as much ({} against {}),".format(*ends) in text()
+    assert "explains as much ({} against {}).".format(*ends) in text()
     ends = [plain(page.r2_of_logarithm(name), 2) for name in ("divergence", "forward_kl")]
-    assert "in the logarithm of KL it explains more ({} against {}), and".format(*ends) in text()
+    assert "It explains more in the logarithm of KL ({} against {})".format(*ends) in text()
     frame = page.kept()
     ranks = frame[["divergence", "forward_kl", "p_o"]].rank().corr()["p_o"]
     ends = [plain(ranks[name], 2) for name in ("divergence", "forward_kl")]
-    assert "none of these was declared ({} against {});".format(*ends) in text()
+    assert (
+        "and by ranks ({} against {}); none of these three checks was declared.".format(*ends)
+        in text()
+    )
     others = frame[frame["method"] != "replay"]
     fit = np.polyfit(others["forward_kl"], others["p_o"], 2)
     own = frame[frame["baseline"] == "replay"]
@@ -116,7 +119,7 @@ def test_the_answers_on_methods() -> None:
     frame = page.kept()
     mean = frame.groupby("baseline")[["p_s", "p_o"]].mean()
     ours = mean.loc["self-sft-drop-half"]
-    both = f"(`self-sft`, {plain(ours['p_s'])} learned and {plain(ours['p_o'])} kept at half"
+    both = f"(`self-sft-drop-half`: {plain(ours['p_s'])} learned, {plain(ours['p_o'])} kept)"
     assert both in text()
     own = dict(iter(frame.groupby("baseline")))
     ends = [
@@ -133,10 +136,10 @@ def test_the_answers_on_methods() -> None:
     before = frame.groupby("baseline")["p_o_before"].mean()
     ends = [before[["dft", "asft", "talr", "freeze-bottom"]].min(), before["vanilla-quarter"]]
     ends.insert(1, before[["dft", "asft", "talr", "freeze-bottom"]].max())
-    assert (
-        "know {} to {} of the old facts, and a quarter of the rate {}.".format(*map(plain, ends))
-        in text()
+    words = (
+        "know {} to {} of the old facts, and plain fine-tuning at a quarter of the rate knows {}."
     )
+    assert words.format(*map(plain, ends)) in text()
     assert not [f for m in page.ON_POLICY for v in page.LEVELS if (f := page.matched(m, v))]
     lost = frame["relearned"].dropna()
     assert f"{np.isfinite(lost).sum()} of the {len(lost)} cells that lost" in text()
@@ -251,7 +254,7 @@ def test_the_answer_on_a_model_that_never_knew() -> None:
 def test_what_the_cells_left_out_and_the_notes_say() -> None:
     cells = [json.loads(data) for data in read_archive(page.FOLDER).values()]
     assert f"The {len(cells)} cells kept" in text()
-    assert "Eight are of strengths that lack seeds" in text()
+    assert "Eight of the 258 cells are of strengths that lack seeds" in text()
     assert len([c for c in cells if c["baseline"] in page.LEFT_OUT]) == 8
     learned = [c["R"][-1][-1] for c in cells if c["method"] == "sdft"]
     assert f"({plain(min(learned))} to {plain(max(learned))} at three rates, .125" in text()

@@ -82,7 +82,7 @@ def test_what_the_page_says_of_the_head() -> None:
     change = page.heads()[Claim("frozen (stage)", "frozen"), page.SCORE]
     assert change.verdict == "better"
     ends = average(0, "frozen"), average(1, "frozen"), shown(change)
-    words = "if it is trained on all classes, and at {} if it is trained on the stage's alone: {}."
+    words = "if its loss is over all classes so far, and at {} if it is over the stage's alone: {}."
     assert f"ends at {{}} {words}".format(*ends) in text()
     ends = tuple(average(n, name) for name in ("o-lora", "vanilla") for n in (0, 1))
     assert "O-LoRA goes from {} to {}, plain fine-tuning from {} to {}.".format(*ends) in text()
@@ -127,7 +127,8 @@ def test_higher_rates_and_weights_of_o_lora() -> None:
     assert words.format(*ends) in text()
     assert f"rate with ten times the weight {ends[-1]}." in text()
     ends = [plain(all_classes[key]) for key in order]
-    assert "score {} instead of {}, {} and {}, and the cells".format(*ends) in text()
+    words = "score {} at twice the rate, {} as first set, {} at ten times the weight and {} at five"
+    assert words.format(*ends) in text()
 
 
 def test_what_the_page_says_of_methods() -> None:
@@ -161,7 +162,7 @@ def test_what_the_page_says_of_methods() -> None:
         in text()
     )
     for claim, words in (
-        (Claim("ewc-lora", "lora-shared"), "It is ahead of the plain adapter by"),
+        (Claim("ewc-lora", "lora-shared"), "EWC-LoRA is ahead of the plain adapter by"),
         (Claim("seq-star", "vanilla"), "ahead of plain fine-tuning by"),
     ):
         assert found(0)[claim, page.SCORE].verdict == "better"
@@ -227,10 +228,10 @@ def test_what_the_page_says_of_four_tasks() -> None:
     assert "at {:.2f} and {:.2f} times the time of plain".format(*ends) in text()
     assert max(answer.difference_high - answer.difference for answer in lead.values()) < 0.05
     readme = " ".join((page.ROOT / "README.md").read_text("utf-8").split())
-    assert f"({average(2, 'lora-shared')} and {average(2, 'vanilla')} on average" in readme
+    assert f"({average(2, 'lora-shared')} and {average(2, 'vanilla')} on average)" in readme
     ends = plain(ewc.difference), plain(o_lora.difference)
-    assert "is ahead of it by {}, O-LoRA by {}, and neither".format(*ends) in readme
-    assert f"to differ from a frozen encoder with {average(2, 'frozen')}." in readme
+    assert "is ahead of the adapter by {}, O-LoRA by {}. Neither".format(*ends) in readme
+    assert f"to differ from a frozen encoder, which ends at {average(2, 'frozen')}." in readme
 
 
 def test_what_the_page_says_of_fifteen_tasks() -> None:
