@@ -28,7 +28,8 @@ def at_equal_learning(
 
     Each seed's own curve is read at what the other learned on average, and the curve's bend adds
     to the error. Never beyond its ends: where that is more or less than a curve reaches, the number
-    of seeds of which it is so is returned. All intervals hold jointly.
+    of seeds of which it is so is returned, and 0 where too few settings are left to see the bend.
+    All intervals hold jointly.
 
     Parameters
     ----------
@@ -45,7 +46,8 @@ def at_equal_learning(
         points = np.stack([learned[[*curve]], losses[[*curve]]], axis=-1)
         for name in others:
             values, bend = read_curve(points, learned[name].mean())
-            if outside := int(np.isnan(values).sum()):
+            outside = int(np.isnan(values).sum())
+            if outside or not np.isfinite(bend):
                 found[key, name] = outside
                 continue
             step = float(np.hypot(row, bend * len(values) ** 0.5))
@@ -64,6 +66,8 @@ def shown_on_curve(found: Comparison | int | None) -> str:
     """Return what `at_equal_learning` says of a baseline."""
     if found is None:
         return "on the curve"
+    if found == 0:
+        return "too few settings on the curve"
     if isinstance(found, int):
         return f"not on the curve of {found} seed{'s' * (found > 1)}"
     return " ".join(shown_comparison(found)).strip()

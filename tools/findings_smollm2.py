@@ -29,6 +29,14 @@ RATES = ("vanilla-quarter", "vanilla-half", "vanilla")
 LOST = {"text_loss_added": "text loss", "p_o": "topics"}
 """The primary and the secondary score, of what is lost."""
 LEARNED = "p_s"
+AXES = {
+    "average": "both tasks in the end, mean score",
+    "text_loss_added": "loss added on text, nats a token",
+    "p_s": "sentiment learned (p_s)",
+    "p_o": "topics kept (p_o)",
+}
+PANELS = (("average", "text_loss_added"), ("p_s", "p_o"))
+"""What the figure shows: scores by axis."""
 SCORED = 150
 """Rows of which ``p_o`` and ``p_s`` are a share."""
 LEFT_OUT = {"generic-replay-tenth", "replay"}
@@ -84,8 +92,9 @@ def against_rates() -> dict[tuple[str, str, str], Comparison]:
     for score in (LEARNED, *LOST):
         frame, step = by_seed(score), 0.0 if score == "text_loss_added" else 1 / SCORED
         for rate in RATES:
+            names = [*others(), *(RATES[:-1] if rate == "vanilla" else ())]
             groups[f"{score} {rate}"] = {
-                name: Differences(tuple(frame[name] - frame[rate]), step) for name in others()
+                name: Differences(tuple(frame[name] - frame[rate]), step) for name in names
             }
     lower = [key for key in groups if key.startswith("text_loss_added")]
     found = compare(groups, lower_is_better=lower)
@@ -102,10 +111,17 @@ def tables() -> dict[str, str]:
         points.append([f"`{name}`", *means, minutes, str(own["seed"].nunique())])
     equal = [[f"`{n}`", *(shown_on_curve(on_curve()[s, n]) for s in LOST)] for n in others()]
     rates = [
-        [f"`{name}`", f"`{rate}`", *(t for c in compared for t in shown_comparison(c))]
-        for name in others()
-        for rate in RATES
-        for compared in [[against_rates()[score, rate, name] for score in (LEARNED, *LOST)]]
+        [
+            f"`{name}`",
+            f"`{rate}`",
+            *(
+                t
+                for s in (LEARNED, *LOST)
+                for t in shown_comparison(against_rates()[s, rate, name])
+            ),
+        ]
+        for score, rate, name in against_rates()
+        if score == LEARNED
     ]
     columns = [part for label in ("sentiment", *LOST.values()) for part in (label, "")]
     heads = [
@@ -125,33 +141,22 @@ def tables() -> dict[str, str]:
 
 
 def draw() -> Figure:
-    """Draw what each baseline loses against what it learned: means, and a small mark a seed."""
+    """Draw the loss added on text against both tasks' scores, and the old one's against the new."""
     figure, grid = style.panels(2, width=4.6, height=3.4, columns=2)
     names = ["plain fine-tuning", *others()]
     looks = style.looks_of(names)
-    for axes, (score, label) in zip(
-        grid,
-        {
-            "text_loss_added": "loss added on text (nats a token)",
-            "p_o": "topics kept (p_o)",
-        }.items(),
-        strict=True,
-    ):
+    for axes, (x, y) in zip(grid, PANELS, strict=True):
         for name, (color, mark, scale, _) in looks.items():
-            members = RATES if name == names[0] else (name,)
+            members = [*RATES] if name == names[0] else [name]
             own = compared()[compared()["baseline"].isin(members)]
-            axes.plot(
-                own[LEARNED], own[score], mark, ls="none", ms=2 * scale, color=color, alpha=0.4
-            )
-            middle = own.groupby("baseline")[[LEARNED, score]].mean().sort_values(LEARNED)
-            axes.plot(middle[LEARNED], middle[score], f"{mark}-", ms=5 * scale, color=color)
-        axes.set_xlabel("sentiment learned (p_s)")
-        axes.set_ylabel(label)
+            axes.plot(own[x], own[y], mark, ls="none", ms=2 * scale, color=color, alpha=0.4)
+            middle = own.groupby("baseline")[[x, y]].mean().loc[members]
+            axes.plot(middle[x], middle[y], f"{mark}-", ms=5 * scale, color=color)
+        axes.set_xlabel(AXES[x])
+        axes.set_ylabel(AXES[y])
     style.legend(figure, looks)
-    return style.captioned(
-        figure,
-        "A small mark is a seed, a large one a mean; the line is plain fine-tuning over its rates.",
-    )
+    caption = "Large marks are means; the line joins a quarter, half and the whole of the rate."
+    return style.captioned(figure, caption)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ STUDIES = {
     "findings-sequence-15": ("sequences", "--data DIR --model MODEL"),
     "findings-decoder": ("decoders", "--model facts-gpt"),
     "findings-decoder-relearn": ("decoders", "--model facts-gpt"),
+    "findings-smollm2-short": ("smollm2", "--data DIR --model MODEL --corpus FILE"),
 }
 """Page and options of the command of each study, by the name of its suite and folder."""
 

@@ -43,6 +43,13 @@ def test_a_curve_is_not_read_beyond_its_ends() -> None:
     assert shown_on_curve(found["loss", "most"]) == "not on the curve of 4 seeds"
 
 
+def test_a_curve_of_two_settings_is_not_read() -> None:
+    learned, lost = frames()
+    found = at_equal_learning(learned, {"loss": (lost, 0.0)}, ["slow", "fast"], ["ours"])
+    assert found["loss", "ours"] == 0
+    assert shown_on_curve(found["loss", "ours"]) == "too few settings on the curve"
+
+
 def test_intervals_of_all_scores_hold_jointly() -> None:
     learned, lost = frames()
     alone = at_equal_learning(learned, {"loss": (lost, 0.0)}, CURVE, ["ours"])["loss", "ours"]
