@@ -65,7 +65,7 @@ def test_what_the_page_says_of_means() -> None:
     ends = [plain(one.loc["replay", score]) for score in ("p_o", "text_loss_added")]
     assert "keeps most topics ({}), and adds most to the loss on text ({});".format(*ends) in text()
     general = plain(one.loc["generic-replay-tenth", "text_loss_added"])
-    assert f"below the start ({general}), as" in text()
+    assert f"lowers that loss below the start ({general})." in text()
     first = frame[frame["seed"] == 0].set_index("baseline")
     assert first["p_o"].idxmax() == first["text_loss_added"].idxmax() == "replay"
 
