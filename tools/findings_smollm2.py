@@ -3,8 +3,9 @@
 python -m tools.findings_smollm2
 
 What is compared, and by which scores, was fixed in the suite before the first cell was kept. The
-comparisons with each rate of plain fine-tuning, which use the same scores, were added while the
-cells ran, before one of them was read.
+comparisons of methods with each rate of plain fine-tuning, which use the same scores, were added
+while the cells ran, before one of them was read; those of the lower rates with the full one after
+two seeds were seen.
 """
 
 from __future__ import annotations
