@@ -344,13 +344,17 @@ def filled(page: str, contents: dict[str, str]) -> str:
     return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", part, page, flags=re.DOTALL)
 
 
-def main() -> None:
-    """Write the tables into the pages, and the figure."""
-    contents = tables()
-    for page in PAGES:
+def write(pages: Sequence[Path], contents: dict[str, str], figure: Path, drawn: Figure) -> None:
+    """Write tables into the pages, and a figure."""
+    for page in pages:
         page.write_text(filled(page.read_text(encoding="utf-8"), contents), encoding="utf-8")
     with matplotlib.rc_context({"svg.hashsalt": "clbench"}):
-        claims_figure(STUDIES).savefig(FIGURE, metadata={"Date": None})
+        drawn.savefig(figure, metadata={"Date": None})
+
+
+def main() -> None:
+    """Write the tables into the pages, and the figure."""
+    write(PAGES, tables(), FIGURE, claims_figure(STUDIES))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -51,7 +50,7 @@ from tools.equal_learning import (
     shown_comparison,
     shown_on_curve,
 )
-from tools.findings import REFERENCE, ROOT, filled, interval, plain, table
+from tools.findings import REFERENCE, ROOT, interval, plain, table, write
 
 PAGE = ROOT / "docs" / "findings-decoders.md"
 FIGURE = ROOT / "docs" / "figures" / "findings-decoder.svg"
@@ -318,9 +317,7 @@ def draw() -> Figure:
 
 def main() -> None:
     """Write the tables into the page, and the figure."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
-    with matplotlib.rc_context({"svg.hashsalt": "clbench"}):
-        draw().savefig(FIGURE, metadata={"Date": None})
+    write([PAGE], tables(), FIGURE, draw())
 
 
 if __name__ == "__main__":

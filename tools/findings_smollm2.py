@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -21,7 +20,7 @@ from clbench.results.cell import cell_scores
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.results.store import Store
 from tools.equal_learning import at_equal_learning, complete, shown_comparison, shown_on_curve
-from tools.findings import REFERENCE, ROOT, filled, plain, table
+from tools.findings import REFERENCE, ROOT, plain, table, write
 
 PAGE = ROOT / "docs" / "findings-smollm2.md"
 FIGURE = ROOT / "docs" / "figures" / "findings-smollm2.svg"
@@ -94,12 +93,12 @@ def against_rates() -> dict[tuple[str, str, str], Comparison]:
         frame, step = by_seed(score), 0.0 if score == "text_loss_added" else 1 / SCORED
         for rate in RATES:
             names = [*others(), *(RATES[:-1] if rate == "vanilla" else ())]
-            groups[f"{score} {rate}"] = {
+            groups[score, rate] = {
                 name: Differences(tuple(frame[name] - frame[rate]), step) for name in names
             }
-    lower = [key for key in groups if key.startswith("text_loss_added")]
+    lower = [key for key in groups if key[0] == "text_loss_added"]
     found = compare(groups, lower_is_better=lower)
-    return {(*key.split(), name): each for (key, name), each in found.items()}  # type: ignore[misc]
+    return {(*key, name): each for (key, name), each in found.items()}
 
 
 def tables() -> dict[str, str]:
@@ -162,9 +161,7 @@ def draw() -> Figure:
 
 def main() -> None:
     """Write the tables into the page, and the figure."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
-    with matplotlib.rc_context({"svg.hashsalt": "clbench"}):
-        draw().savefig(FIGURE, metadata={"Date": None})
+    write([PAGE], tables(), FIGURE, draw())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from clbench.results.archive import read_archive
 from clbench.results.statistics import Comparison, summarise
 from clbench.suite.read import read_suite
 from tools import findings_decoder as page
-from tools.findings import interval, plain
+from tools.findings import filled, interval, plain
 
 
 @cache
@@ -33,7 +33,7 @@ def ends_of(found: Comparison) -> str:
 def test_the_page_has_the_tables_of_the_cells() -> None:
     current = page.PAGE.read_text(encoding="utf-8")
     contents = page.tables()
-    assert page.filled(current, contents) == current
+    assert filled(current, contents) == current
     assert all(f"<!-- {name} -->" in current for name in contents)
 
 

@@ -10,7 +10,7 @@ import pytest
 from clbench.results.archive import read_archive
 from clbench.suite.read import read_suite
 from tools import findings_smollm2 as page
-from tools.findings import plain
+from tools.findings import filled, plain
 
 
 @cache
@@ -27,7 +27,7 @@ def mean(baseline: str, score: str) -> float:
 def test_the_page_has_the_tables_of_the_cells() -> None:
     current = page.PAGE.read_text(encoding="utf-8")
     contents = page.tables()
-    assert page.filled(current, contents) == current
+    assert filled(current, contents) == current
     assert all(f"<!-- {name} -->" in current for name in contents)
 
 
