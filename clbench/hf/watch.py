@@ -1,7 +1,5 @@
 """Watch what a model forgets while somebody's Trainer trains it."""
 
-import copy
-import inspect
 import math
 import time
 import warnings
@@ -20,7 +18,7 @@ from clbench.audit import ability
 from clbench.audit.changes import Flips, mean_change
 from clbench.audit.items import DEFAULT_TASKS, hits, load_items
 from clbench.audit.language import LanguageLoss
-from clbench.audit.models import AuditedModel, HeadKind
+from clbench.audit.models import AuditedModel
 from clbench.audit.scores import Floats
 from clbench.audit.settings import FEWEST_ROWS, FEWEST_TEXTS
 from clbench.core.errors import ModelError, NonFiniteLossError, SettingsError, join_names
@@ -28,6 +26,7 @@ from clbench.core.files import digest
 from clbench.core.options import checks_arguments
 from clbench.core.registry import Seed
 from clbench.figures import style
+from clbench.hf.training import audited, callbacks_of_trainer
 from clbench.models.classifier import evaluating
 from clbench.results.statistics import ALPHA
 from clbench.tasks.corpus import corpus_identity, resolve_corpus
@@ -170,7 +169,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         if not self.curve or self.curve[-1]["step"] != state.global_step:
             self._others = self._score(args, state, control, state.global_step, **kwargs)
         elif not self._below():  # resumed from a step that was scored: keep its weights, too
-            model = _audited(kwargs["model"], kwargs["processing_class"]).model
+            model = audited(kwargs["model"], kwargs["processing_class"]).model
             self._keep(state.global_step, model)
 
     def state(self) -> dict[str, Any]:
@@ -238,7 +237,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
     ) -> float:
         """Score the model of a step, log, and act on limits; return the seconds that it took."""
         start = time.monotonic()
-        model = _audited(kwargs["model"], kwargs["processing_class"])
+        model = audited(kwargs["model"], kwargs["processing_class"])
         with torch.random.fork_rng(), evaluating(model.model):
             items = self._score_items(model)
         scores = {name: float(np.mean(values)) for name, values in items.items()}
@@ -251,7 +250,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
             logs["epoch"] = state.epoch
         state.log_history.append({**logs, "step": step})
         logs_own = control.should_log  # which the call below turns off
-        _handler().on_log(args, state, control, logs)
+        callbacks_of_trainer().on_log(args, state, control, logs)
         control.should_log = logs_own
         scorings = state.max_steps // self.every + 2
         self._act(control, step, model.model, items, ALPHA / max(1, len(self._limits) * scorings))
@@ -368,35 +367,3 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
             elif self.action == "restore":
                 text += " and keeps its weights, as no earlier ones within the limits were saved"
         warnings.warn(text, stacklevel=2)
-
-
-def _audited(model: Any, tokenizer: Any) -> AuditedModel:
-    """Return the model that a Trainer trains, as one under audit."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if tokenizer is None or not hasattr(tokenizer, "pad_token_id"):
-        raise ModelError(
-            "ForgettingCallback: the Trainer has no tokenizer. Give it as processing_class."
-        )
-    if tokenizer.pad_token_id is None:
-        tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.pad_token = tokenizer.eos_token
-    head: HeadKind | None = None
-    if type(inner).__name__.endswith("ForSequenceClassification"):
-        head = "classes"
-    elif inner.get_output_embeddings() is not None:
-        head = "language"
-    return AuditedModel(str(inner.config._name_or_path), inner, tokenizer, head)
-
-
-def _handler() -> Any:
-    """Return the Trainer's list of callbacks, whose loggers are to get the scores.
-
-    Callbacks are not given it; it is the object whose method called that of the callback.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        handler = frame.f_locals.get("self")
-        if isinstance(handler, TrainerCallback) and hasattr(handler, "callbacks"):
-            return handler
-        frame = frame.f_back
-    raise ModelError("ForgettingCallback: not called by a Trainer. Give it to one as a callback.")
