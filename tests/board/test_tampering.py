@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.forgeries import CELL, FORGERIES, Forgery, protocol
+from helpers.changed_records import CELL
+from helpers.forgeries import FORGERIES, Forgery, protocol
 from helpers.report_runs import cell
 from helpers.submissions import Forger, cells_of, improve
 
