@@ -134,7 +134,7 @@ def fronts(results: style.Results) -> Figure:
 
 @style.in_report("Forgetting at equal learning", order=13)
 def matched(results: style.Results) -> Figure:
-    """Draw forgetting against what was learned for every setting, and read it at equal learning.
+    """Draw what is forgotten and what is left against what was learned, read at equal learning.
 
     Raises an ArgumentError if the reference, vanilla or that of the report, was not run at several
     settings.
@@ -171,16 +171,16 @@ def matched(results: style.Results) -> Figure:
             axes.axvline(level, lw=0.6, ls=(0, (4, 4)), color=style.GREY, zorder=0)
         axes.set_title(labels[scenario], fontsize="medium")
         axes.set_xlabel(f"learned, share of the gain of {reference}")
-        axes.set_ylabel(SCORE[score].meaning if score == "text_loss_added" else "forgetting")
+        axes.set_ylabel("forgetting" if score == "mean_forgetting" else SCORE[score].meaning)
         axes.locator_params(nbins=style.TICKS)
     style.legend(figure, looks)
     return style.captioned(
         figure,
-        "Forgetting against what was learned of the new task, as a share of the gain of "
-        f"{reference} at its own setting. Marks are means of a setting over seeds, thin lines the "
-        "curves of single seeds. At the dashed lines, bars are readings between the settings of "
-        "each seed, with 95 % intervals, cut at the frame; a method without a bar has no "
-        "reading there, for the reason in tables/matched.csv.",
+        "Forgetting, and the score on the old task, against what was learned of the new one, as a "
+        f"share of the gain of {reference} at its own setting. Marks are means of a setting over "
+        "seeds, thin lines the curves of single seeds. At the dashed lines, bars are readings "
+        "between the settings of each seed, with 95 % intervals, cut at the frame; a method "
+        "without a bar has no reading there, for the reason in tables/matched.csv.",
     )
 
 

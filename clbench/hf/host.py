@@ -1,8 +1,9 @@
 """What a clbench method sees of somebody's Trainer: its model, batches and settings."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -117,6 +118,8 @@ class HostedStage(Stage):
     ----------
     model
         The Trainer's model.
+    planned_steps
+        Steps that the Trainer will take; 0 where its rows cannot be counted.
     rank
         Number of the process. Each draws its own random rows and places.
     returns_outputs
@@ -134,6 +137,7 @@ class HostedStage(Stage):
     """
 
     model: HostedModel
+    planned_steps: int = 0
     rank: int = 0
     returns_outputs: bool = True
     make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None
@@ -178,6 +182,7 @@ class HostedStage(Stage):
             stages=2,
             masks=None,
             index=1,
+            planned_steps=_planned_steps(trainer),
             rank=args.process_index,
             returns_outputs="return_outputs" in parameters,
             **options,
@@ -187,6 +192,11 @@ class HostedStage(Stage):
     def data(self) -> Any:
         """The name of the head, and no rows: a Trainer shows them batch by batch only."""
         return SimpleNamespace(head=HEAD, name="the Trainer's data")
+
+    @property
+    def own_steps(self) -> int:
+        """Steps that the Trainer will take; 0 where its rows cannot be counted."""
+        return self.planned_steps
 
     def begin(self, inputs: dict[str, Tensor], own_loss: Loss, scale: float) -> Batch:
         """Take the batch at hand; return it as methods know it.
@@ -359,6 +369,14 @@ def _protocol(args: Any, model: nn.Module, corpus: str, *, speaks: bool) -> Prot
     recomputes = any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
     recomputes = recomputes or args.gradient_checkpointing
     return protocol.model_copy(update={"gradient_checkpointing": recomputes})
+
+
+def _planned_steps(trainer: Trainer) -> int:
+    args, rows = trainer.args, trainer.train_dataset
+    if args.max_steps > 0 or not isinstance(rows, Sized):
+        return max(0, args.max_steps)
+    rows_a_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return ceil(args.num_train_epochs * ceil(len(rows) / rows_a_step))
 
 
 def asked_tokens(labels: Tensor, shift: int) -> tuple[Tensor, Tensor]:

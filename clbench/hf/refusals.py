@@ -5,6 +5,9 @@ from transformers import Trainer
 from clbench.hf.host import HostedStage
 from clbench.methods.base import Method
 
+LIBRARIES = ("transformers", "trl")
+"""Where the loss of a Trainer is that of its labels alone, unless its arguments say otherwise."""
+
 
 def problem_of(trainer: Trainer, method: Method, stage: HostedStage) -> str | None:
     """Return why a Trainer cannot have a method, if it cannot."""
@@ -28,6 +31,15 @@ def problem_of(trainer: Trainer, method: Method, stage: HostedStage) -> str | No
             f"{method.name!r} replaces the Trainer's loss. Remove compute_loss_func and "
             "label_smoothing_factor."
         )
+    own = type(trainer).compute_loss
+    if method.replaces_loss and own.__module__.partition(".")[0] not in LIBRARIES:
+        return (
+            f"{method.name!r} replaces the loss that {own.__qualname__} computes. Use a method "
+            "that adds to it, such as 'l2-sp', or a Trainer of transformers or TRL."
+        )
+    kind = str(getattr(args, "loss_type", "nll"))
+    if method.replaces_loss and "nll" not in kind:
+        return f"{method.name!r} replaces the Trainer's loss. Set loss_type='nll', not {kind!r}."
     if "lomo" in args.optim:
         return "LOMO updates the weights in the backward pass. Use adamw_torch."
     if args.torch_compile:

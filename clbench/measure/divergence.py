@@ -68,9 +68,10 @@ class Divergence:
 
         Each is the mean over the tokens of an answer, its end token included, of the KL divergence
         between two next-token distributions over the whole vocabulary, given prompt and answer so
-        far. The mean of KL(current ‖ base) over answers that the current model draws estimates that
-        of whole answers without bias, and so does KL(base ‖ current) over those of the base model
-        (Shenfeld et al. 2025, arXiv 2509.04259, relate the latter to forgetting).
+        far: a sum over all rows' tokens, divided by their number. On answers that the current model
+        draws, KL(current ‖ base) estimates that of whole answers over their mean length, and so
+        does KL(base ‖ current) on those of the base model (Shenfeld et al. 2025, arXiv 2509.04259,
+        relate the latter to forgetting).
 
         Returns
         -------

@@ -80,8 +80,8 @@ class SelfReplay(OnPolicy, TextReplay):
         """Let the model write the texts."""
         super().before_stage(stage)
         count, tokenizer, stops = self.texts, self._tokenizer, [int(self._tokenizer.eos_token_id)]
-        if stage.tasks:
-            count = min(count, ceil(stage.own_steps * self._rate) + 1)
+        if steps := stage.own_steps:
+            count = min(count, ceil(steps * self._rate) + 1)
         first = [token for token in tokenizer("")["input_ids"] if token not in stops]
         known = [first or [stops[0] if (own := tokenizer.bos_token_id) is None else int(own)]]
         if self.prompts == "old":

@@ -110,14 +110,13 @@ def _by_verdict(parts: list[tuple[str, str]], rows: Sequence[Row], question: Que
 def matched_lines(matched: pd.DataFrame, scenario: str, question: Question) -> list[Line]:
     """Return a line for each score and level of `clbench.results.matched.matched_frame`."""
     table = matched[(matched["scenario"] == scenario) & matched["verdict"].notna()]
-    return [
-        _by_verdict(
-            [(f"{SCORE[str(score)].label} where {level:g} is learned, less is better", "title")],
-            some.to_dict("records"),
-            question,
-        )
-        for (score, level), some in table.groupby(["score", "learned"], sort=False)
-    ]
+    lines = []
+    for (score, level), some in table.groupby(["score", "learned"], sort=False):
+        kind = SCORE[str(score)]
+        less = "" if kind.higher_is_better else ", less is better"
+        title = f"{kind.label} where {level:g} is learned{less}"
+        lines.append(_by_verdict([(title, "title")], some.to_dict("records"), question))
+    return lines
 
 
 def control_line(controls: pd.DataFrame, scenario: str, question: Question) -> Line | None:

@@ -12,11 +12,16 @@ from clbench.results.cell import CellResult, steps_by_scenario
 from clbench.results.fronts import Curve, curves, floors_of
 from clbench.results.scores import LEAST_GAIN
 from clbench.results.statistics import ALPHA, Differences, Floats, compare, summarise
+from clbench.suite.scores import SCORE
 
 LEVELS = (0.5, 0.75, 0.9)
 """What is learned of the new task, as a share of the reference's gain, where curves are read."""
-SCORES = ("mean_forgetting", "text_loss_added")
-"""What is read, where cells have it; less is better."""
+SCORES = ("mean_forgetting", "p_o", "text_loss_added")
+"""What is read, where cells have it.
+
+A setting acts in all stages: one that learned less of the old task has less to forget, and p_o
+says what is left of it.
+"""
 FEWEST_SETTINGS = 3
 """Settings from which a curve's bend can be seen."""
 FIELDS = (
@@ -115,13 +120,16 @@ def learned_curves(
     return result
 
 
-def read(name: str, curve: Curve, level: float) -> Reading:
-    """Return a method's curve at a level of what was learned; none if a setting lacks a seed."""
+def read(name: str, curve: Curve, level: float, sign: float = 1.0) -> Reading:
+    """Return a method's curve at a level of what was learned; none if a setting lacks a seed.
+
+    `sign` is −1 for a score of which more is better.
+    """
     seeds = sorted(set.intersection(*map(set, curve.values())))
     if missing := sorted(set().union(*curve.values()) - {*seeds}):
         return Reading({}, math.inf, f"{name} has seed {missing[0]} not at all of its settings")
     points = np.array([[curve[point][seed] for point in curve] for seed in seeds])
-    values, bend = read_curve(points, level)
+    values, bend = read_curve(points * (1.0, sign), level)
     lack = ""
     if outside := [i for i, value in enumerate(values) if math.isnan(value)]:
         learned, how = points[outside[0], :, 0], "has only settings that others beat below"
@@ -134,7 +142,7 @@ def read(name: str, curve: Curve, level: float) -> Reading:
         lack = f"{name} has settings near {level:g} that learn exactly alike on average"
     elif math.isinf(bend):
         lack = f"{name} has fewer than {FEWEST_SETTINGS} settings that none beats on every seed"
-    pairs = zip(seeds, map(float, values), strict=True)
+    pairs = zip(seeds, map(float, sign * values), strict=True)
     return Reading({seed: value for seed, value in pairs if not math.isnan(value)}, bend, lack)
 
 
@@ -158,12 +166,13 @@ def matched_frame(
     rows: list[dict[str, Any]] = []
     groups: dict[tuple[str, str, float], dict[str, Differences]] = {}
     for score in SCORES:
+        sign = -1.0 if SCORE[score].higher_is_better else 1.0
         for scenario, by_name in learned_curves(cells, reference, score).items():
             step = steps.get(scenario, {}).get(score, 0.0)
             for level in LEVELS if reference in by_name else ():
-                theirs = read(reference, by_name[reference], level)
+                theirs = read(reference, by_name[reference], level, sign)
                 for name, curve in by_name.items():
-                    ours = read(name, curve, level)
+                    ours = read(name, curve, level, sign)
                     row: dict[str, Any] = {"scenario": scenario, "score": score, "learned": level}
                     row |= {"method": name}
                     row |= {"settings": len(curve), "seeds": len(ours.values)}
@@ -180,7 +189,8 @@ def matched_frame(
                         group = groups.setdefault((scenario, score, level), {})
                         group[name] = Differences(tuple(values), spread)
     family = sum(row["method"] != reference for row in rows)
-    answers = compare(groups, alpha=alpha, family=max(1, family), lower_is_better=groups)
+    lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
+    answers = compare(groups, alpha=alpha, family=max(1, family), lower_is_better=lower)
     for row in rows:
         key = row["scenario"], row["score"], row["learned"]
         if answer := answers.get((key, str(row["method"]))):

@@ -47,7 +47,7 @@ DECODER = {
     "lwf": {"weight": 2.0},
     "kl-anchor": {"weight": 2.0},
     "generic-replay": {"share": 0.2, "text_length": 16, "texts": 40},
-    "self-replay": {"share": 0.2, "text_length": 8, "texts": 6},
+    "self-replay": {"share": 0.2, "text_length": 8},
     "dft": {},
     "asft": {"weight": 0.5},
     "eaft": {"top": 5, "power": 2.0},

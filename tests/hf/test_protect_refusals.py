@@ -23,6 +23,7 @@ from transformers import (
 
 from clbench.core.errors import ClbenchError
 from clbench.hf import protect
+from clbench.hf.host import HostedStage
 from clbench.models import answer_scores
 from clbench.models.answer_scores import logits_at
 
@@ -276,6 +277,37 @@ def test_trainers_that_cannot_be_protected_are_refused(tmp_path: Path) -> None:
     trainer = plain_trainer(tmp_path, optim="adafactor", max_steps=1)
     protect(trainer, "layerwise", multiples=[0.1, 0.5, 1.0])
     trainer.train()  # any optimizer of groups will do
+
+
+def test_a_loss_of_the_users_own_is_not_replaced_silently(tmp_path: Path) -> None:
+    class Own(Trainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            return super().compute_loss(*args, **kwargs)
+
+    trainer = plain_trainer(tmp_path)
+    trainer.__class__ = Own
+    with pytest.raises(
+        ClbenchError, match=r"'dft' replaces the loss that .*Own\.compute_loss"
+    ):
+        protect(trainer, "dft")
+    protect(trainer, "l2-sp")  # which adds to it
+    trainer = plain_trainer(tmp_path)
+    trainer.args.loss_type = "dft"  # as TRL's arguments have it
+    with pytest.raises(ClbenchError, match="Set loss_type='nll', not 'dft'"):
+        protect(trainer, "talr")
+
+
+def test_a_trainer_needs_no_more_texts_than_it_reads(tmp_path: Path) -> None:
+    def steps(rows: Any = None, **arguments: Any) -> int:
+        trainer = plain_trainer(tmp_path, **arguments)
+        trainer.train_dataset = trainer.train_dataset if rows is None else rows
+        return HostedStage.of(trainer, "test", "built-in").own_steps
+
+    assert steps(max_steps=3) == 3
+    ten = [{"labels": 0}] * 10  # in batches of 2 · 2 rows, 3 steps an epoch
+    batches = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    assert steps(ten, max_steps=-1, num_train_epochs=1.5, **batches) == 5
+    assert steps(iter(ten), max_steps=-1) == 0
 
 
 def test_rows_without_prompts_have_nothing_to_compare(tmp_path: Path) -> None:

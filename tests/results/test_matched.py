@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.handmade import pair
 
@@ -72,32 +73,60 @@ def sweep(name: str, forgets: float, noise: float = 0.01, most: float = 1.2) -> 
     return cells
 
 
+def frames_of(cells: list[CellResult]) -> dict[str, pd.DataFrame]:
+    """Return what is read by score, indexed by level and method."""
+    table = matched_frame(cells, "vanilla")
+    return {str(s): own.set_index(["learned", "method"]) for s, own in table.groupby("score")}
+
+
 def test_methods_are_compared_where_they_learn_as_much() -> None:
     cells = [*sweep("vanilla", 0.2), *sweep("ewc", 0.1)]
-    table = matched_frame(cells, "vanilla").set_index(["learned", "method"])
+    table, ends = (frames_of(cells)[score] for score in ("mean_forgetting", "p_o"))
     assert list(table.index.levels[0]) == list(LEVELS)
     assert (table["settings"] == 4).all()
     for level in LEVELS:
+        end = ends.loc[(level, "ewc"), "difference"]
+        assert end == pytest.approx(-table.loc[(level, "ewc"), "difference"])
         ours, theirs = table.loc[level, "ewc"], table.loc[level, "vanilla"]
         assert theirs["mean"] == pytest.approx(0.2 * level)
         assert theirs["why"] == "the reference"
         # .002 · (0 + 1 + 4 + 9) / 4 = .007 is the mean of the noise that ewc has alone.
         assert ours["difference"] == pytest.approx(-0.1 * level + 0.007)
-        assert ours["p_family"] == pytest.approx(min(1.0, 3 * ours["p"]))
-    assert table.loc[(0.9, "ewc"), "verdict"] == "better"
+        assert ours["p_family"] == pytest.approx(min(1.0, 6 * ours["p"]))
+    assert table.loc[(0.9, "ewc"), "verdict"] == ends.loc[(0.9, "ewc"), "verdict"] == "better"
     lines = list(map(str, matched_lines(table.reset_index(), cells[0].scenario, Question())))
-    assert lines[-1].startswith(
+    lines += map(str, matched_lines(ends.reset_index(), cells[0].scenario, Question()))
+    assert lines[-1].startswith("p_o where 0.9 is learned. Better than vanilla: ewc +0.083 (")
+    assert lines[len(LEVELS) - 1].startswith(
         "mean forg. where 0.9 is learned, less is better. Better than vanilla: ewc -0.083 ("
     )
+
+
+def test_what_learned_less_of_the_old_task_has_less_to_forget() -> None:
+    """Both end alike on the old task, from which one had learned less."""
+    cells = []
+    for seed in range(4):
+        for name, before in (("vanilla", 0.9), ("ewc", 0.7)):
+            for dose in (0.2, 0.6, 1.0, 1.2):
+                end = 0.6 - 0.1 * dose + 0.01 * seed + 0.002 * seed**2 * (name == "ewc")
+                matrix = [[before, None], [end, 0.5 + 0.4 * dose]]
+                one: Any = pair(name if dose == 1.0 else f"{name}-{dose:g}", seed, matrix)
+                changes = {"family": name, "floors": [0.5, 0.5]}
+                cells.append(CellResult.model_validate({**one.model_dump(), **changes}))
+    forgetting, end = (
+        frames_of(cells)[score].loc[(0.75, "ewc")] for score in ("mean_forgetting", "p_o")
+    )
+    assert forgetting["verdict"] == "better"
+    assert forgetting["difference"] == pytest.approx(-0.207)
+    assert end["difference"] == pytest.approx(0.007)
+    assert end["verdict"] == "no difference shown"
 
 
 def test_what_a_method_never_learns_is_not_extrapolated() -> None:
     few = [cell for cell in sweep("ewc", 0.1) if not (cell.seed == 3 and "1.2" in cell.baseline)]
     few.append(point("ewc-1.2", "ewc", 3, 0.7, 0.08))
     few = [cell for cell in few if cell.baseline != "ewc"]
-    table = matched_frame([*sweep("vanilla", 0.2), *few], "vanilla").set_index(
-        ["learned", "method"]
-    )
+    table = frames_of([*sweep("vanilla", 0.2), *few])["mean_forgetting"]
     refused = table.loc[0.9, "ewc"]
     assert refused["verdict"] == "no verdict"
     assert refused["why"] == "ewc never learns as much as 0.9 on seed 3"
@@ -133,17 +162,17 @@ def test_the_figure_has_a_bar_for_each_reading() -> None:
     from clbench import figures
 
     cells = [*sweep("vanilla", 0.2), *sweep("ewc", 0.1, most=0.8)]
-    (axes,) = figures.matched(cells).axes
-    read_at = [float(c.lines[0].get_xdata()[i]) for c in axes.containers for i in range(3)]
-    assert read_at == pytest.approx([*LEVELS, *LEVELS], abs=0.01)
+    drawn = figures.matched(cells).axes
+    assert [axes.get_ylabel() for axes in drawn] == ["forgetting", "score on the old task"]
+    for axes in drawn:
+        read_at = [float(c.lines[0].get_xdata()[i]) for c in axes.containers for i in range(3)]
+        assert read_at == pytest.approx([*LEVELS, *LEVELS], abs=0.01)
     with pytest.raises(ValueError, match="vanilla was not run at several settings"):
         figures.matched(sweep("ewc", 0.1))
 
 
 def test_the_documentation_states_the_errors_at_equal_learning() -> None:
     from pathlib import Path
-
-    import pandas as pd
 
     root = Path(__file__).parents[2]
     error = pd.read_csv(root / "results" / "verdicts" / "gain.csv")["error"].max()
