@@ -1,9 +1,8 @@
 """What a clbench method sees of somebody's Trainer: its model, batches and settings."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 
 from clbench.core.errors import ModelError, SettingsError, count, describe_errors, join_names
+from clbench.hf.training import planned_steps
 from clbench.models import answer_scores, classifier, encoding, families
 from clbench.training.batches import Batch
 from clbench.training.context import Snapshot
@@ -182,7 +182,7 @@ class HostedStage(Stage):
             stages=2,
             masks=None,
             index=1,
-            planned_steps=_planned_steps(trainer),
+            planned_steps=planned_steps(trainer),
             rank=args.process_index,
             returns_outputs="return_outputs" in parameters,
             **options,
@@ -369,14 +369,6 @@ def _protocol(args: Any, model: nn.Module, corpus: str, *, speaks: bool) -> Prot
     recomputes = any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
     recomputes = recomputes or args.gradient_checkpointing
     return protocol.model_copy(update={"gradient_checkpointing": recomputes})
-
-
-def _planned_steps(trainer: Trainer) -> int:
-    args, rows = trainer.args, trainer.train_dataset
-    if args.max_steps > 0 or not isinstance(rows, Sized):
-        return max(0, args.max_steps)
-    rows_a_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    return ceil(args.num_train_epochs * ceil(len(rows) / rows_a_step))
 
 
 def asked_tokens(labels: Tensor, shift: int) -> tuple[Tensor, Tensor]:
