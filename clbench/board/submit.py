@@ -13,24 +13,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from clbench.board.manifest import (
-    MANIFEST,
-    Manifest,
-    facts,
-    files_of,
-    sha256,
-    without_paths,
-)
+from clbench.board.manifest import MANIFEST, Manifest, facts, files_of, sha256, without_paths
 from clbench.board.reported import REPORTED
 from clbench.board.submission import Submission, make_checks
 from clbench.core import __version__
-from clbench.core.errors import (
-    ModelError,
-    RunFolderError,
-    SettingsError,
-    describe_errors,
-    named,
-)
+from clbench.core.errors import ModelError, RunFolderError, SettingsError, describe_errors, named
 from clbench.core.files import LOCK, digest, read_file, user_path, whole_folder, write_atomically
 from clbench.models.folder import weight_files
 from clbench.models.locate import local_folder

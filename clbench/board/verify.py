@@ -8,14 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from clbench.board.manifest import (
-    GRADES,
-    MANIFEST,
-    VERIFIED,
-    read_manifest,
-    sha256,
-    without_paths,
-)
+from clbench.board.manifest import GRADES, MANIFEST, VERIFIED, read_manifest, sha256, without_paths
 from clbench.board.recomputed import RECOMPUTED
 from clbench.board.reported import REPORTED
 from clbench.board.rerun import draw, rerun

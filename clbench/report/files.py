@@ -19,13 +19,7 @@ from clbench.core.errors import RunFolderError, join_names, named, visible
 from clbench.core.files import as_folder_error, check_folder, write_atomically
 from clbench.figures import report_figures
 from clbench.figures.style import ReportData
-from clbench.report.content import (
-    MOST_SCENARIOS,
-    Content,
-    card_scores,
-    finished_scenarios,
-    gather,
-)
+from clbench.report.content import MOST_SCENARIOS, Content, card_scores, finished_scenarios, gather
 from clbench.report.drawing import FORMATS, Drawing, Plan, draw_all
 from clbench.report.pictures import pictures
 from clbench.report.runs import read_runs

@@ -286,7 +286,7 @@ def run_cell(
             "process, which may have changed its scores; put back after the cell.",
         ]
     try:
-        result |= {"peak_memory_mb": memory.megabytes(), "finished": _now()}
+        result |= {"peak_memory_mb": memory.megabytes(), "finished": now()}
         return CellResult(**plain(result))
     except ValidationError as error:  # a metric or a method recorded what no file can hold
         return failed(cell, f"the result is not valid: {describe_errors(error)[0]}")
@@ -296,7 +296,7 @@ def run_cell(
 
 def failed(cell: Cell, reason: str) -> CellResult:
     """Return a failed result for a cell that could not run."""
-    result = _identity(cell) | {"status": "failed", "reason": reason, "finished": _now()}
+    result = _identity(cell) | {"status": "failed", "reason": reason, "finished": now()}
     return CellResult(**plain(result))
 
 
@@ -333,7 +333,8 @@ def _processor() -> str:
     return match[1].strip() if match else platform.processor() or platform.machine()
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -351,7 +352,7 @@ def _identity(cell: Cell) -> dict[str, Any]:
         "seed": cell.seed,
         "reference_of": cell.reference_of,
         "search": {} if cell.baseline.cost is None else cell.baseline.cost.to_table(),
-        "started": _now(),
+        "started": now(),
     }
 
 

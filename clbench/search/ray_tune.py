@@ -4,7 +4,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -23,7 +22,7 @@ from clbench.models.groups import Division
 from clbench.runner.cell_runner import CellRunner
 from clbench.runner.ray_worker import WorkerSetup
 from clbench.runner.resources import CellResources
-from clbench.runner.run_plan import computing
+from clbench.runner.run_plan import computing, now
 from clbench.runner.start import start_model
 from clbench.search.plan import SearchPlan, SearchSettings
 from clbench.search.rates import SearchSpace
@@ -215,7 +214,7 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
         self._start[trial.trial_id] = time.monotonic()
         number = self._first + trials.index(trial)
         rates = self.space.rates(trial.config)
-        self._update(trial, TrialRecord(number=number, rates=rates, started=_now()))
+        self._update(trial, TrialRecord(number=number, rates=rates, started=now()))
 
     def on_trial_result(self, trial: Any, result: dict[str, Any], **info: Any) -> None:
         """Record an epoch or a failure; ``done`` in `result`: the scheduler stops the trial."""
@@ -236,11 +235,11 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
             changes["p_o_before"] = epoch.scores[0]
         if len(changes["epochs"]) == sum(self.epochs):
             changes["p_o"], changes["p_s"] = epoch.scores
-            changes |= {"status": "complete", "finished": _now()}
+            changes |= {"status": "complete", "finished": now()}
         elif result.get("done"):
             when = f"after epoch {epoch.epoch} of {self.epochs[1]} on D_s"
             reason = f"reward {epoch.reward:.4f} {when} is not among the best of earlier trials"
-            changes |= {"status": "stopped", "reason": reason, "finished": _now()}
+            changes |= {"status": "stopped", "reason": reason, "finished": now()}
         self._succeeded = self._succeeded or "status" in changes
         self._update(trial, record.model_copy(update=changes))
 
@@ -274,7 +273,7 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
 
     def _fail(self, trial: Any, reason: str, seconds: float) -> None:
         self.failures.append(reason)
-        changes = {"status": "failed", "reason": reason, "seconds": seconds, "finished": _now()}
+        changes = {"status": "failed", "reason": reason, "seconds": seconds, "finished": now()}
         self._update(trial, self._records[trial.trial_id].model_copy(update=changes))
 
     def _update(self, trial: Any, record: TrialRecord) -> None:
@@ -334,7 +333,3 @@ def _run_in_worker(config: dict[str, Any], objective: Any, setup: Any, space: Se
         tune.report({**result, SHIFT_EPOCHS: shift_epochs})
 
     objective(space.rates(config), setup, report)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -25,15 +25,7 @@ from clbench.core.errors import (
     sentence,
 )
 from clbench.core.files import user_path
-from clbench.core.options import (
-    DATA_FOLDER,
-    OF_SUITE,
-    check_types,
-    described,
-    how,
-    what,
-    where,
-)
+from clbench.core.options import DATA_FOLDER, OF_SUITE, check_types, described, how, what, where
 from clbench.core.registry import Seed
 from clbench.models.locate import MODELS
 from clbench.suite.baselines import Baseline
