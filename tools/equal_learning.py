@@ -11,6 +11,9 @@ from clbench.results.matched import read_curve
 from clbench.results.statistics import Comparison, Differences, compare
 from tools.findings import interval
 
+SIDE = 1e-3
+"""On either side of a reading, where the slope of a curve is taken."""
+
 
 def complete(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the seeds that every baseline has."""
@@ -26,9 +29,10 @@ def at_equal_learning(
 ) -> dict[tuple[str, str], Comparison | int]:
     """Return what each of `others` loses less than a curve of settings where both learn as much.
 
-    Each seed's own curve is read at what the other learned on average, and the curve's bend adds
-    to the error. Never beyond its ends: where that is more or less than a curve reaches, the number
-    of seeds of which it is so is returned, and 0 where too few settings are left to see the bend.
+    Each seed's own curve is read at what the other learned on average. The spread of what it
+    learned enters the error, times the curve's slope, and so does the curve's bend. Never beyond
+    its ends: where that is more or less than a curve reaches, the number of seeds of which it is so
+    is returned, and 0 where too few settings are left to see the bend.
     All intervals hold jointly.
 
     Parameters
@@ -45,13 +49,17 @@ def at_equal_learning(
     for key, (losses, row) in lost.items():
         points = np.stack([learned[[*curve]], losses[[*curve]]], axis=-1)
         for name in others:
-            values, bend = read_curve(points, learned[name].mean())
+            level = learned[name].mean()
+            values, bend = read_curve(points, level)
             outside = int(np.isnan(values).sum())
             if outside or not np.isfinite(bend):
                 found[key, name] = outside
                 continue
             step = float(np.hypot(row, bend * len(values) ** 0.5))
-            differences = Differences(tuple(values - losses[name]), step)
+            around = [read_curve(points, level + side * SIDE)[0] for side in (-1, 1)]
+            slope = np.nanmean(around[1] - around[0]) / (2 * SIDE)
+            noise = slope * (learned[name] - level)
+            differences = Differences(tuple(values - losses[name] + noise), step)
             samples.setdefault(key, {})[name] = differences
     return found | compare(samples, family=len(lost) * len(others))
 

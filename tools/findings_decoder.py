@@ -17,10 +17,10 @@ The questions, scores and fits were fixed before the first cell was kept:
    or more since the first stage must be trained again.
 
 The comparisons of every baseline with plain fine-tuning at the rate at which that learns most
-nearly as much, with half the rate, and with its curve over the rates were added after the cells
-were seen. So was relearning at low rates (`SLOW`), which was declared before its own cells. Its
-control, a base that never knew the old facts (`NEVER_KNEW`), was declared later, before the
-control's cells.
+nearly as much, with its curve over rates and steps, and with low rates for more steps (`LATER`)
+were added after the cells were seen. So was relearning at low rates (`SLOW`), which was declared
+before its own cells. Its control, a base that never knew the old facts (`NEVER_KNEW`), was declared
+later, before the control's cells.
 """
 
 from __future__ import annotations
@@ -66,27 +66,19 @@ MEASURES = {
     "p_s": "control: new facts learned",
 }
 KEPT = {"p_o": "old facts kept", "text_loss_added": "text loss added"}
-ON_POLICY = ("self-replay", "self-sft")  # sdft has one strength, and so no curve
+ON_POLICY = ("self-replay", "self-sft", "sdft")
 ROWS = {"p_s": 48, "p_o": 144}
 """Facts of which each score is a share."""
-ABOVE, LONG = ("vanilla", "better"), "low-rate-half-long"
-"""Nearest rate and verdict of what keeps more than it; half the rate for twice the steps."""
+LONG, STEADY = "low-rate-half-long", "low-rate-quarter-long"
+"""Half the rate for twice the steps, and a quarter for four times as many."""
+LATER = {"vanilla-long", "low-rate-quarter-twice", STEADY, "low-rate-quarter-eightfold"}
+"""Plain fine-tuning for more steps, added after the other cells were seen."""
 FORGOT, DRAWS, SEED = 0.1, 500, 0
-LEFT_OUT = {
-    "sdft-half", "sdft-double", "ewc-strong", "kl-anchor-light", "lora-faster", "dft-double",
-    "asft-strong",
-}  # fmt: skip
-"""Baselines that lack seeds, as the time did not suffice and seeds came first.
-
-Further strengths of ``sdft``, which takes twice the time, and of methods without a curve.
-"""
 
 
 @cache
-def kept() -> pd.DataFrame:
+def every() -> pd.DataFrame:
     """Return the scores of the finished cells of the seeds that every baseline has.
-
-    Those of `LEFT_OUT` are left out.
 
     ``relearned`` is the number of rows that brought back a loss of `FORGOT` or more, infinite if
     none did, and NaN for a smaller loss.
@@ -101,8 +93,13 @@ def kept() -> pd.DataFrame:
         floor = cell.floors[-1] or 0.0
         rows.append({**cell_scores(cell), **own, "floor": floor,
                      "relearned": rows_again if lost else np.nan})  # fmt: skip
-    frame = pd.DataFrame(rows)
-    return complete(frame[~frame["baseline"].isin(LEFT_OUT)])
+    return complete(pd.DataFrame(rows))
+
+
+@cache
+def kept() -> pd.DataFrame:
+    """Return the scores of the baselines that were declared."""
+    return every()[~every()["baseline"].isin(LATER)].reset_index(drop=True)
 
 
 def r_squared(x: Floats, y: Floats, groups: Floats, *, unseen: bool) -> float:
@@ -190,16 +187,16 @@ def at_rates() -> dict[str, tuple[str, Comparison, Comparison]]:
 
 def rates(*more: str) -> list[str]:
     """Return the strengths of plain fine-tuning, and `more`, that none beats in both means."""
-    means = kept().groupby("baseline")[["p_s", "p_o"]].mean()
-    every = [*kept().loc[kept()["method"] == "vanilla", "baseline"].unique(), *more]
-    return [p for p in every if not (means.loc[every] > means.loc[p]).all(axis=1).any()]
+    means = every().groupby("baseline")[["p_s", "p_o"]].mean()
+    some = [*kept().loc[kept()["method"] == "vanilla", "baseline"].unique(), *more]
+    return [p for p in some if not (means.loc[some] > means.loc[p]).all(axis=1).any()]
 
 
 def against(references: Mapping[str, str]) -> dict[str, tuple[str, Comparison, Comparison]]:
     """Return what differs from each baseline's reference, as `at_rates`: one family."""
     groups = {}
     for score, rows in ROWS.items():
-        own = kept().pivot(index="seed", columns="baseline", values=score)
+        own = every().pivot(index="seed", columns="baseline", values=score)
         groups[score] = {
             name: Differences(tuple(own[name] - own[other]), 1 / rows)
             for name, other in references.items()
@@ -209,22 +206,25 @@ def against(references: Mapping[str, str]) -> dict[str, tuple[str, Comparison, C
 
 
 @cache
-def at_half() -> dict[str, tuple[str, Comparison, Comparison]]:
-    """Return what differs from half the rate, of what keeps more than the whole one."""
-    better = [n for n, (p, _, old) in at_rates().items() if (p, old.verdict) == ABOVE]
-    return against(dict.fromkeys(better, "vanilla-half"))
+def at_steady() -> dict[str, tuple[str, Comparison, Comparison]]:
+    """Return what differs from a quarter of the rate for four times the steps."""
+    return against(dict.fromkeys(["vanilla", *at_rates()], STEADY))
 
 
 @cache
-def on_curve() -> dict[str, Comparison | int]:
+def on_curve() -> dict[tuple[str, str], Comparison | int]:
     """Return what a baseline keeps more than plain fine-tuning that learns as much.
 
-    Its curve is that over rates and steps, `rates` with `LONG`; see `at_equal_learning`.
+    By score, the old facts kept or what of them was lost since the first stage, and baseline. The
+    curve is that over rates and steps, `rates` with `LONG`; see `at_equal_learning`.
     """
-    new, old = (kept().pivot(index="seed", columns="baseline", values=s) for s in ("p_s", "p_o"))
+    new, old, lost = (
+        kept().pivot(index="seed", columns="baseline", values=score)
+        for score in ("p_s", "p_o", "forgetting")
+    )
+    losses = {"p_o": (-old, 1 / ROWS["p_o"]), "forgetting": (lost, 1 / ROWS["p_o"])}
     others = [name for name in at_rates() if name != LONG]
-    found = at_equal_learning(new, {"p_o": (-old, 1 / ROWS["p_o"])}, rates(LONG), others)
-    return {name: found["p_o", name] for name in others}
+    return at_equal_learning(new, losses, rates(LONG), others)
 
 
 @cache
@@ -257,7 +257,7 @@ def tables() -> dict[str, str]:
         for m, r in read.items()
     ]
     points = []
-    for name, own in kept().groupby("baseline", sort=False):
+    for name, own in every().groupby("baseline", sort=False):
         means = [plain(own[s].mean()) for s in ("p_s", *KEPT, "forward_kl", "divergence")]
         lost = own["relearned"].dropna()
         points.append([f"`{name}`", *means, f"{np.isfinite(lost).sum()} of {len(lost)}"])
@@ -267,13 +267,13 @@ def tables() -> dict[str, str]:
             f"`{name}`",
             f"`{other}`",
             *(t for c in both for t in shown_comparison(c)),
-            shown_on_curve(equal.get(name)),
+            *(shown_on_curve(equal.get((score, name))) for score in ("p_o", "forgetting")),
         ]
         for name, (other, *both) in at_rates().items()
     ]
-    half = [
+    steady = [
         [f"`{name}`", *(t for c in both for t in shown_comparison(c))]
-        for name, (_, *both) in at_half().items()
+        for name, (_, *both) in at_steady().items()
     ]
     slow = []
     for label, folder in {**SLOW, "a tenth, never knew": NEVER_KNEW}.items():
@@ -284,12 +284,13 @@ def tables() -> dict[str, str]:
             slow.append([label, f"`{name}`", str(len(lost)), plain(lost.mean()), *ends])
     heads = [f"{KEPT[s]}{', unseen methods' if u else ''}" for s, u in shown]
     scores = ["new facts", "", "old facts kept", ""]
+    equally = ["kept at equal learning", "not lost since the first stage"]
     marks = ["new facts", *KEPT.values(), "forward KL", "KL on text", "relearned"]
     return {
         "decoder-kl": table(["R² of", *heads, "ranks"], fits),
         "decoder-matched": table(["method", *(f"{plain(v, 2)} learned" for v in LEVELS)], learned),
-        "decoder-rates": table(["baseline", "nearest rate", *scores, "at equal learning"], nearest),
-        "decoder-half": table(["baseline", *scores], half),
+        "decoder-steady": table(["baseline", *scores], steady),
+        "decoder-rates": table(["baseline", "nearest rate", *scores, *equally], nearest),
         "decoder-relearned": table(
             ["relearns at", "baseline", "seeds", "lost", *(f"{n} rows" for n in (8, 16, 32))], slow
         ),

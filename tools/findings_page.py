@@ -111,10 +111,10 @@ def comparisons() -> dict[str, Comparison]:
     changes = compare(groups, margin=MARGIN)
     for name, (_, new, old) in decoder.at_rates().items():
         found |= {f"rate {name} p_s": new, f"rate {name} p_o": old}
-    for name, (_, new, old) in decoder.at_half().items():
-        found |= {f"half {name} p_s": new, f"half {name} p_o": old}
-    for name, answer in decoder.on_curve().items():
-        found |= {f"curve {name}": answer} if isinstance(answer, Comparison) else {}
+    for name, (_, new, old) in decoder.at_steady().items():
+        found |= {f"steady {name} p_s": new, f"steady {name} p_o": old}
+    for (key, name), answer in decoder.on_curve().items():
+        found |= {f"curve {name} {key}": answer} if isinstance(answer, Comparison) else {}
     return found | {f"change {name} {key}": answer for (key, name), answer in changes.items()}
 
 
@@ -333,7 +333,8 @@ def panels() -> dict[str, Panels]:
         title: {"": matching(f"rate (.+) {score}")}
         for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)
     }
-    found["lower-rate"]["kept at equal learning"] = {"": matching("curve (.+)")}
+    found["lower-rate"]["kept at equal learning"] = {"": matching("curve (.+) p_o")}
+    found["lower-rate"]["kept, low rate for long"] = {"": matching("steady (.+) p_o")}
     found["on-policy"] = {
         title: {"": {label: f"change {name} {score}" for name, label in CHANGES.items()}}
         for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)

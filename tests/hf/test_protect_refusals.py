@@ -286,9 +286,7 @@ def test_a_loss_of_the_users_own_is_not_replaced_silently(tmp_path: Path) -> Non
 
     trainer = plain_trainer(tmp_path)
     trainer.__class__ = Own
-    with pytest.raises(
-        ClbenchError, match=r"'dft' replaces the loss that .*Own\.compute_loss"
-    ):
+    with pytest.raises(ClbenchError, match=r"'dft' replaces the loss that .*Own\.compute_loss"):
         protect(trainer, "dft")
     protect(trainer, "l2-sp")  # which adds to it
     trainer = plain_trainer(tmp_path)

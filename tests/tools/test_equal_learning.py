@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -34,6 +35,21 @@ def test_a_method_is_compared_where_the_curve_learned_as_much() -> None:
     assert answer.difference == pytest.approx(0.1)
     assert answer.pairs == 4
     assert answer.verdict == "better"
+
+
+def test_the_spread_of_what_was_learned_widens_the_interval() -> None:
+    """On one curve with a slope of 1, noise in learning must not look like a difference."""
+    rng, seeds, false = np.random.default_rng(0), 10, 0
+    middles = {"a": 0.25, "b": 0.45, "c": 0.65, "d": 0.85, "ours": 0.55}
+    for _ in range(200):
+        learned, lost = (
+            pd.DataFrame({name: x + rng.normal(0.0, sd, seeds) for name, x in middles.items()})
+            for sd in (0.05, 0.04)
+        )
+        (found,) = at_equal_learning(learned, {"l": (lost, 0.0)}, [*"abcd"], ["ours"]).values()
+        false += not isinstance(found, int) and found.verdict in ("better", "worse")
+    assert false <= 0.05 * 200 + 3 * (0.05 * 0.95 * 200) ** 0.5  # three standard errors more
+    assert false < 20  # without the spread: 24
 
 
 def test_a_curve_is_not_read_beyond_its_ends() -> None:

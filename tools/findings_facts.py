@@ -1,0 +1,129 @@
+"""Write the tables and the figure of ``docs/findings-facts.md`` from the cells of the study.
+
+python -m tools.findings_facts
+
+What is compared was fixed in the suite before the first trial.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from clbench.results.cell import cell_scores
+from clbench.results.statistics import Comparison, Differences, compare
+from tools import findings_decoder as untuned
+from tools.equal_learning import at_equal_learning, complete, shown_comparison, shown_on_curve
+from tools.findings import REFERENCE, ROOT, Study, plain, table, write
+from tools.findings_figures import Mark, forest, mark
+from tools.findings_sequences import settings_text
+
+PAGE = ROOT / "docs" / "findings-facts.md"
+FIGURE = ROOT / "docs" / "figures" / "findings-facts.svg"
+STUDY = Study(
+    "facts", "made-up facts", REFERENCE / "findings-facts", REFERENCE / "findings-facts-tune"
+)
+SCORES = {"average": "mean of both", "p_o": "old facts kept", "p_s": "new facts learned"}
+"""What is compared with tuned plain fine-tuning, the primary score first."""
+OLD, NEW = untuned.ROWS["p_o"], untuned.ROWS["p_s"]
+STEPS = {"average": ((1 / OLD) ** 2 + (1 / NEW) ** 2) ** 0.5 / 2, "p_o": 1 / OLD, "p_s": 1 / NEW}
+"""By how much one fact changes each score; for the mean, by one of either task."""
+REFERENCE_METHOD = "vanilla"
+
+
+@cache
+def kept() -> pd.DataFrame:
+    """Return the scores of the finished cells of the seeds that every method has."""
+    cells = [cell for cell in STUDY.read()[0] if cell.status == "ok"]
+    rows = [{**cell_scores(cell), "baseline": cell.baseline, "seed": cell.seed} for cell in cells]
+    return complete(pd.DataFrame(rows))
+
+
+def by_seed(score: str) -> pd.DataFrame:
+    """Return a score by seed (rows) and method (columns)."""
+    return kept().pivot(index="seed", columns="baseline", values=score)
+
+
+def methods() -> list[str]:
+    """Return the methods beside tuned plain fine-tuning."""
+    return [name for name in kept()["baseline"].unique() if name != REFERENCE_METHOD]
+
+
+@cache
+def against_vanilla() -> dict[tuple[str, str], Comparison]:
+    """Return what differs from tuned plain fine-tuning, by score and method.
+
+    All intervals hold jointly.
+    """
+    groups = {}
+    for score, step in STEPS.items():
+        values = by_seed(score)
+        groups[score] = {
+            name: Differences(tuple(values[name] - values[REFERENCE_METHOD]), step)
+            for name in methods()
+        }
+    return compare(groups)
+
+
+@cache
+def on_curve() -> dict[str, Comparison | int]:
+    """Return what each method keeps more than plain fine-tuning that learned as much.
+
+    The curve over rates and steps is that of `findings_decoder.on_curve`, on the same seeds.
+    """
+    curve = untuned.rates(untuned.LONG)
+    others = untuned.every()[untuned.every()["baseline"].isin(curve)]
+    own = kept().assign(baseline="tuned " + kept()["baseline"])
+    both = pd.concat([others, own])
+    new, old = (
+        both.pivot(index="seed", columns="baseline", values=s).dropna() for s in ("p_s", "p_o")
+    )
+    names = [f"tuned {name}" for name in kept()["baseline"].unique()]
+    found = at_equal_learning(new, {"p_o": (-old, STEPS["p_o"])}, curve, names)
+    return {name.removeprefix("tuned "): found["p_o", name] for name in names}
+
+
+def tables() -> dict[str, str]:
+    """Return the tables of the page by name."""
+    compared = [
+        [
+            f"`{name}`",
+            *(t for score in SCORES for t in shown_comparison(against_vanilla()[score, name])),
+            shown_on_curve(on_curve()[name]),
+        ]
+        for name in methods()
+    ]
+    columns = [part for label in SCORES.values() for part in (label, "")]
+    shown = ("p_o_before", "p_s", "p_o", "average", "text_loss_added")
+    points = []
+    for name, own in kept().groupby("baseline", sort=False):
+        file = f"{name}.toml"
+        settings = settings_text(STUDY, file)
+        points.append([f"`{name}`", settings, *(plain(own[score].mean()) for score in shown)])
+    heads = ["old facts, before", "new facts", "old facts", "mean of both", "text loss added"]
+    return {
+        "facts-compared": table(["method", *columns, "at equal learning"], compared),
+        "facts-points": table(["method", "tuned settings", *heads], points),
+    }
+
+
+def draw() -> Figure:
+    """Draw what each method changes against tuned plain fine-tuning, and at equal learning."""
+    panels: dict[str, dict[str, dict[str, Mark]]] = {}
+    for score, label in SCORES.items():
+        marks = {name: mark(against_vanilla()[score, name]) for name in methods()}
+        panels[label] = {"tuned alike": marks}
+    equal = {n: mark(f) for n, f in on_curve().items() if isinstance(f, Comparison)}
+    panels["old facts, at equal learning"] = {"tuned alike": equal}
+    return forest(panels, "Differences from plain fine-tuning; all methods tuned alike.")
+
+
+def main() -> None:
+    """Write the tables into the page, and the figure."""
+    write([PAGE], tables(), FIGURE, draw())
+
+
+if __name__ == "__main__":
+    main()
