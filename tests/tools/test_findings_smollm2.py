@@ -10,7 +10,7 @@ import pytest
 from clbench.results.archive import read_archive
 from clbench.suite.read import read_suite
 from tools import findings_smollm2 as page
-from tools.findings import filled, plain
+from tools.findings import filled, interval, plain
 
 
 @cache
@@ -33,12 +33,50 @@ def test_the_page_has_the_tables_of_the_cells() -> None:
 
 def test_what_the_page_says_of_verdicts() -> None:
     found = page.against_rates()
-    assert f"None of the {len(found)} comparisons with the rates has a verdict" in text()
-    assert {each.verdict for each in found.values()} == {"no difference shown"}
-    assert page.compared()["seed"].nunique() == 3  # "three of five declared seeds"
+    none = [each for (score, *_), each in found.items() if score != "p_o"]
+    assert {each.verdict for each in none} == {"no difference shown"}
+    text_loss = {key: each for key, each in found.items() if key[0] == "text_loss_added"}
+    assert f"None of the {len(text_loss)} differences in the loss added on text" in text()
+    halves = {key: (c.difference_high - c.difference_low) / 2 for key, c in text_loss.items()}
+    least, most = min(halves, key=halves.__getitem__), max(halves, key=halves.__getitem__)
+    assert (least[1:], most[2]) == (("vanilla", "ewc-fewer"), "lora-fast")
+    ends = f"±{plain(halves[least])} (EWC against the full rate) to ±{plain(halves[most])} (LoRA)"
+    assert ends in text()
+    assert page.compared()["seed"].nunique() == 5
     assert all(isinstance(each, int) for each in page.on_curve().values())
     ends = [plain(mean(rate, "p_s")) for rate in page.RATES]
     assert "about equally well ({}, {} and {}), so the".format(*ends) in text()
+
+
+def test_what_the_page_says_of_ewc_and_lora() -> None:
+    found = page.against_rates()
+    shown = [
+        interval(c.difference, c.difference_low, c.difference_high)
+        for c in (
+            found[score, "vanilla", "ewc-fewer"] for score in ("text_loss_added", "p_s", "p_o")
+        )
+    ]
+    words = "loss on text by {}, the sentiment by {} and the topics by {}."
+    assert words.format(*shown) in text()
+    fewer = [
+        found["p_o", rate, name]
+        for rate, name in (
+            ("vanilla", "lora-fast"), ("vanilla-half", "lora-fast"), ("vanilla", "vanilla-quarter")
+        )
+    ]  # fmt: skip
+    assert {each.verdict for each in fewer} == {"worse"}
+    ends = [
+        "{} [{}, {}]".format(*map(plain, (-c.difference, -c.difference_high, -c.difference_low)))
+        for c in fewer
+    ]
+    assert f"by {ends[0]} than plain fine-tuning at the full rate and by {ends[1]} than" in text()
+    assert f"and knows {ends[2]} fewer in the end than the full rate." in text()
+    before = [
+        plain(mean(name, "p_o_before"))
+        for name in ("lora-fast", "vanilla", "vanilla-half", "vanilla-quarter")
+    ]
+    assert "({} right after them, against {} and {})".format(*before[:3]) in text()
+    assert f"fewer topics, too ({before[3]})," in text()
 
 
 def test_what_the_page_says_of_means() -> None:
@@ -52,13 +90,6 @@ def test_what_the_page_says_of_means() -> None:
     assert [name for name in names if mean(name, "p_o") > half] == ["wise-ft"]
     ends = [plain(mean("wise-ft", "p_o")), plain(half)]
     assert "the topics in the end ({}, half the rate {}).".format(*ends) in text()
-    loss = plain(mean("vanilla-quarter", "text_loss_added"))
-    ends = [plain(mean(name, "p_o_before")) for name in ("vanilla-quarter", "vanilla", "lora-fast")]
-    words = (
-        "quarter of the rate adds {}, but has learned fewer topics to begin with ({} right after"
-    )
-    assert f"{words} them, against {{}} at".format(loss, *ends[:2]) in text()
-    assert f"So has LoRA at ten times the rate ({ends[2]})" in text()
     frame = page.kept()
     one = frame[frame["baseline"].isin(page.LEFT_OUT)].set_index("baseline")
     assert {*one["seed"]} == {0}
