@@ -63,6 +63,7 @@ By scenario <docs/findings-by-scenario>
 Pairs of tasks <docs/findings-pairs>
 Sequences <docs/findings-sequences>
 A small decoder <docs/findings-decoders>
+Tuned alike <docs/findings-facts>
 SmolLM2 <docs/findings-smollm2>
 Gallery <docs/gallery>
 The board <docs/board>

@@ -54,7 +54,7 @@ from tools.findings import REFERENCE, ROOT, interval, plain, table, write
 
 PAGE = ROOT / "docs" / "findings-decoders.md"
 FIGURE = ROOT / "docs" / "figures" / "findings-decoder.svg"
-FOLDER = REFERENCE / "findings-decoder"
+FOLDER, LATE = (REFERENCE / name for name in ("findings-decoder", "findings-decoder-late"))
 SLOW = {"a tenth": "findings-decoder-relearn", "three tenths": "findings-decoder-relearn-third"}
 """Runs of plain fine-tuning that relearn at that share of the rate."""
 NEVER_KNEW = "findings-decoder-relearn-others"
@@ -84,7 +84,8 @@ def every() -> pd.DataFrame:
     none did, and NaN for a smaller loss.
     """
     rows = []
-    for cell in (cell for cell in Store(FOLDER).read().cells if cell.status == "ok"):
+    cells = (cell for folder in (FOLDER, LATE) for cell in Store(folder).read().cells)
+    for cell in (cell for cell in cells if cell.status == "ok"):
         again, rows_again = dict(cell.relearning), np.inf
         if again["recovered"]:
             rows_again = again["rows"][-1]

@@ -14,19 +14,23 @@ from matplotlib.figure import Figure
 
 from clbench.results.cell import cell_scores
 from clbench.results.statistics import Comparison, Differences, compare
+from clbench.suite.baselines import read_baseline
+from clbench.suite.sweeps import own_values
 from tools import findings_decoder as untuned
 from tools.equal_learning import at_equal_learning, complete, shown_comparison, shown_on_curve
-from tools.findings import REFERENCE, ROOT, Study, plain, table, write
+from tools.findings import REFERENCE, ROOT, Study, plain, setting, table, write
 from tools.findings_figures import Mark, forest, mark
-from tools.findings_sequences import settings_text
 
 PAGE = ROOT / "docs" / "findings-facts.md"
 FIGURE = ROOT / "docs" / "figures" / "findings-facts.svg"
 STUDY = Study(
     "facts", "made-up facts", REFERENCE / "findings-facts", REFERENCE / "findings-facts-tune"
 )
+MORE = REFERENCE / "findings-facts-tune-more"
+"""Further trials of methods whose best one lay at or near an end of what was tried."""
 SCORES = {"average": "mean of both", "p_o": "old facts kept", "p_s": "new facts learned"}
 """What is compared with tuned plain fine-tuning, the primary score first."""
+QUESTION = list(SCORES)
 OLD, NEW = untuned.ROWS["p_o"], untuned.ROWS["p_s"]
 STEPS = {"average": ((1 / OLD) ** 2 + (1 / NEW) ** 2) ** 0.5 / 2, "p_o": 1 / OLD, "p_s": 1 / NEW}
 """By how much one fact changes each score; for the mean, by one of either task."""
@@ -76,13 +80,20 @@ def on_curve() -> dict[str, Comparison | int]:
     curve = untuned.rates(untuned.LONG)
     others = untuned.every()[untuned.every()["baseline"].isin(curve)]
     own = kept().assign(baseline="tuned " + kept()["baseline"])
-    both = pd.concat([others, own])
+    both = pd.concat(frame[["baseline", "seed", "p_s", "p_o"]] for frame in (others, own))
     new, old = (
         both.pivot(index="seed", columns="baseline", values=s).dropna() for s in ("p_s", "p_o")
     )
     names = [f"tuned {name}" for name in kept()["baseline"].unique()]
     found = at_equal_learning(new, {"p_o": (-old, STEPS["p_o"])}, curve, names)
     return {name.removeprefix("tuned "): found["p_o", name] for name in names}
+
+
+def settings_of(name: str) -> str:
+    """Return the tuned settings of a method."""
+    files = [folder / f"{name}.toml" for folder in (MORE, STUDY.tuning)]
+    baseline = read_baseline(str(next(file for file in files if file.exists())))
+    return ", ".join(f"`{key}` {setting(value)}" for key, value in own_values(baseline).items())
 
 
 def tables() -> dict[str, str]:
@@ -99,9 +110,8 @@ def tables() -> dict[str, str]:
     shown = ("p_o_before", "p_s", "p_o", "average", "text_loss_added")
     points = []
     for name, own in kept().groupby("baseline", sort=False):
-        file = f"{name}.toml"
-        settings = settings_text(STUDY, file)
-        points.append([f"`{name}`", settings, *(plain(own[score].mean()) for score in shown)])
+        means = [plain(own[score].mean()) for score in shown]
+        points.append([f"`{name}`", settings_of(name), *means])
     heads = ["old facts, before", "new facts", "old facts", "mean of both", "text loss added"]
     return {
         "facts-compared": table(["method", *columns, "at equal learning"], compared),
@@ -116,7 +126,7 @@ def draw() -> Figure:
         marks = {name: mark(against_vanilla()[score, name]) for name in methods()}
         panels[label] = {"tuned alike": marks}
     equal = {n: mark(f) for n, f in on_curve().items() if isinstance(f, Comparison)}
-    panels["old facts, at equal learning"] = {"tuned alike": equal}
+    panels["kept, at equal learning"] = {"tuned alike": equal}
     return forest(panels, "Differences from plain fine-tuning; all methods tuned alike.")
 
 

@@ -47,6 +47,8 @@ def forest(
         axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
         axes.axvspan(-margin, margin, color=style.GREY, alpha=0.15, lw=0)
         axes.set_title(title, fontsize="medium")
+        if len(panels) > 2:
+            axes.locator_params(axis="x", nbins=4)
         for label, rows in by_series.items():
             color = looks[label].color
             offset = 0.25 * ((len(series) - 1) / 2 - series.index(label))

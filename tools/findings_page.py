@@ -27,6 +27,7 @@ from clbench.results.store import Store
 from clbench.suite.schema import Question
 from tools import findings as pairs
 from tools import findings_decoder as decoder
+from tools import findings_facts as facts
 from tools import findings_sequences as sequences
 from tools.findings import ROOT, SCORES, TITLES, Claim, plain
 from tools.findings_figures import WIDTH, Mark, forest, mark
@@ -113,6 +114,8 @@ def comparisons() -> dict[str, Comparison]:
         found |= {f"rate {name} p_s": new, f"rate {name} p_o": old}
     for name, (_, new, old) in decoder.at_steady().items():
         found |= {f"steady {name} p_s": new, f"steady {name} p_o": old}
+    for (key, name), answer in facts.against_vanilla().items():
+        found[f"tuned {name} {key}"] = answer
     for (key, name), answer in decoder.on_curve().items():
         found |= {f"curve {name} {key}": answer} if isinstance(answer, Comparison) else {}
     return found | {f"change {name} {key}": answer for (key, name), answer in changes.items()}
@@ -330,11 +333,8 @@ def panels() -> dict[str, Panels]:
     rows = {f"{n} tasks": {" − ".join(p.split()): k for p, k in m.items()} for n, m in own.items()}
     found["own-heads"] = {"mean accuracy on the tasks after the last": rows}
     found["lower-rate"] = {
-        title: {"": matching(f"rate (.+) {score}")}
-        for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)
+        title: {"": matching(f"tuned (.+) {score}")} for score, title in facts.SCORES.items()
     }
-    found["lower-rate"]["kept at equal learning"] = {"": matching("curve (.+) p_o")}
-    found["lower-rate"]["kept, low rate for long"] = {"": matching("steady (.+) p_o")}
     found["on-policy"] = {
         title: {"": {label: f"change {name} {score}" for name, label in CHANGES.items()}}
         for score, title in zip(SCORES, ("old facts kept", "new facts learned"), strict=True)

@@ -23,6 +23,7 @@ STUDIES = {
     "findings-sequence-15": ("sequences", "--data DIR --model MODEL"),
     "findings-decoder": ("decoders", "--model facts-gpt"),
     "findings-decoder-relearn": ("decoders", "--model facts-gpt"),
+    "findings-facts": ("facts", "--model facts-gpt"),
     "findings-smollm2-short": ("smollm2", "--data DIR --model MODEL --corpus FILE"),
 }
 """Page and options of the command of each study, by the name of its suite and folder."""
@@ -53,7 +54,9 @@ def studies_table() -> str:
     """Return a Markdown table of the studies with their scales, commands and hours."""
     rows = []
     for name, (page, options) in STUDIES.items():
-        others = [f"{name}-{kind}" for kind in ("tune", "costs", "third", "others", "late")]
+        others = [
+            f"{name}-{kind}" for kind in ("tune", "tune-more", "costs", "third", "others", "late")
+        ]
         others = [other for other in others if (REFERENCE / other).exists()]
         counts = [runs(name)["rows"].max(), runs(name)["seed"].nunique(), len(runs(name))]
         sizes = [f"{count:,}" for count in (*counts, sum(len(runs(other)) for other in others))]
