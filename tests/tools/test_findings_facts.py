@@ -101,8 +101,13 @@ def test_the_answers_on_what_is_not() -> None:
     for name in ("vanilla", "ewc", "talr", "self-replay"):
         assert "`lr_multiple` 0.5" in page.settings_of(name)
     before = page.untuned.on_curve()["p_o", "talr"]
-    assert f"TALR kept {plain(-before.difference)} less" in text()
-    assert f"and now {ends_of(curve['talr'])}:" in text()
+    assert f"TALR keeps {plain(-before.difference)} less" in text()
+    assert f"no difference is shown ({ends_of(curve['talr'])})." in text()
+    dft, asft = curve["dft"], curve["asft"]
+    assert {dft.verdict, asft.verdict} == {none}
+    assert f"no difference is shown ({ends_of(dft)} and {ends_of(asft)})." in text()
+    before = page.by_seed("p_o_before").mean()
+    assert f"know {plain(before.min())} to {plain(before.max())} of the old" in text()
     learned = {name: plain(page.by_seed("p_s")[name].mean()) for name in ("dft", "asft", "eaft")}
     assert learned["dft"] == learned["asft"]
     assert f"both learn {learned['dft']} of the new facts and end" in text()
@@ -112,7 +117,7 @@ def test_the_answers_on_what_is_not() -> None:
     assert "and end {} and {} behind in the mean".format(*ends) in text()
     assert page.by_seed("p_s").mean().idxmax() == page.by_seed("p_o").mean().idxmin() == "eaft"
     ends = learned["eaft"], plain(page.by_seed("p_o")["eaft"].mean())
-    assert "most ({}) and keeps least ({}).".format(*ends) in text()
+    assert "new facts ({}) and the lowest on old ones ({}).".format(*ends) in text()
     assert f"LoRA ends {less(behind[2])} behind;" in text()
     for name in ("freeze-bottom", "wise-ft"):
         assert (found["p_s", name].verdict, found["p_o", name].verdict) == ("worse", none)
