@@ -14,20 +14,6 @@ from clbench.report.files import write_report
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run and its report, shared by tests that only read it."""
-    folder = make_run(tmp_path_factory.mktemp("report") / "run")
-    write_report([folder])
-    return folder
-
-
-@pytest.fixture
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures take most of the time of a report."""
-    monkeypatch.setattr("clbench.report.files.draw_all", lambda figures, formats: [])
-
-
 def test_filters_and_sorting(run: Path, tmp_path: Path) -> None:
     page = run / "report/index.html"
     script = """

@@ -20,20 +20,6 @@ from clbench.results.statistics import spend
 from clbench.results.store import Store
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run and its report, shared by tests that only read it."""
-    folder = make_run(tmp_path_factory.mktemp("report") / "run")
-    write_report([folder])
-    return folder
-
-
-@pytest.fixture
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures take most of the time of a report."""
-    monkeypatch.setattr("clbench.report.files.draw_all", lambda figures, formats: [])
-
-
 def page_of(run: Path) -> str:
     return (run / "report" / "index.html").read_text(encoding="utf-8")
 
