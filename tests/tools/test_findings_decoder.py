@@ -14,7 +14,7 @@ from clbench.results.archive import read_archive
 from clbench.results.statistics import Comparison, summarise
 from clbench.suite.read import read_suite
 from tools import findings_decoder as page
-from tools.findings import filled, interval, plain, signed
+from tools.findings import interval, plain, signed
 
 
 @cache
@@ -27,14 +27,6 @@ def ends_of(found: Comparison) -> str:
     """Return a difference and its interval, without a sign before the difference."""
     ends = interval(found.difference, found.difference_low, found.difference_high)
     return ends.removeprefix("+") if found.difference_low < 0 else ends.replace("+", "")
-
-
-@pytest.mark.slow
-def test_the_page_has_the_tables_of_the_cells() -> None:
-    current = page.PAGE.read_text(encoding="utf-8")
-    contents = page.tables()
-    assert filled(current, contents) == current
-    assert all(f"<!-- {name} -->" in current for name in contents)
 
 
 def test_all_methods_of_the_suite_have_all_kept_seeds() -> None:

@@ -12,7 +12,7 @@ from clbench.results.statistics import Comparison
 from clbench.suite.baselines import read_baseline
 from clbench.suite.read import read_suite
 from tools import findings_facts as page
-from tools.findings import filled, interval, plain
+from tools.findings import interval, plain
 
 
 @cache
@@ -23,14 +23,6 @@ def text() -> str:
 
 def ends_of(found: Comparison) -> str:
     return interval(found.difference, found.difference_low, found.difference_high)
-
-
-@pytest.mark.slow
-def test_the_page_has_the_tables_of_the_cells() -> None:
-    current = page.PAGE.read_text(encoding="utf-8")
-    contents = page.tables()
-    assert filled(current, contents) == current
-    assert all(f"<!-- {name} -->" in current for name in contents)
 
 
 def test_all_declared_methods_and_seeds_are_there() -> None:

@@ -48,13 +48,6 @@ def shown(answer: Comparison, digits: object = signed) -> str:
     return "{} [{}, {}]".format(*map(digits, ends))  # type: ignore[call-overload]
 
 
-def test_the_page_has_the_tables_of_the_cells() -> None:
-    current = page.PAGE.read_text(encoding="utf-8")
-    contents = page.tables()
-    assert page.filled(current, contents) == current
-    assert all(f"<!-- {name} -->" in current for name in contents)
-
-
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
 def test_methods_have_their_seeds_the_declared_pooling_and_tuning_on_another(
     study: page.Study,

@@ -10,7 +10,7 @@ import pytest
 from clbench.results.archive import read_archive
 from clbench.suite.read import read_suite
 from tools import findings_smollm2 as page
-from tools.findings import filled, interval, plain
+from tools.findings import interval, plain
 
 
 @cache
@@ -22,13 +22,6 @@ def text() -> str:
 def mean(baseline: str, score: str) -> float:
     """Return the mean of a score over the seeds that are compared."""
     return float(page.by_seed(score)[baseline].mean())
-
-
-def test_the_page_has_the_tables_of_the_cells() -> None:
-    current = page.PAGE.read_text(encoding="utf-8")
-    contents = page.tables()
-    assert filled(current, contents) == current
-    assert all(f"<!-- {name} -->" in current for name in contents)
 
 
 def test_what_the_page_says_of_verdicts() -> None:
