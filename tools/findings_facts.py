@@ -90,10 +90,11 @@ def on_curve() -> dict[str, Comparison | int]:
 
 
 def settings_of(name: str) -> str:
-    """Return the tuned settings of a method."""
-    files = [folder / f"{name}.toml" for folder in (MORE, STUDY.tuning)]
-    baseline = read_baseline(str(next(file for file in files if file.exists())))
-    return ", ".join(f"`{key}` {setting(value)}" for key, value in own_values(baseline).items())
+    """Return the tuned settings of a method, those of its further trials if it had some."""
+    files = [folder / f"{name}.toml" for folder in (STUDY.tuning, MORE)]
+    first, *_, last = [read_baseline(str(file)) for file in files if file.exists()] * 2
+    values = own_values(first, last.settings)
+    return ", ".join(f"`{key}` {setting(value)}" for key, value in values.items())
 
 
 def tables() -> dict[str, str]:

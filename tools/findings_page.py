@@ -116,6 +116,8 @@ def comparisons() -> dict[str, Comparison]:
         found |= {f"steady {name} p_s": new, f"steady {name} p_o": old}
     for (key, name), answer in facts.against_vanilla().items():
         found[f"tuned {name} {key}"] = answer
+    for name, reading in facts.on_curve().items():
+        found |= {f"equal {name}": reading} if isinstance(reading, Comparison) else {}
     for (key, name), answer in decoder.on_curve().items():
         found |= {f"curve {name} {key}": answer} if isinstance(answer, Comparison) else {}
     return found | {f"change {name} {key}": answer for (key, name), answer in changes.items()}

@@ -66,6 +66,14 @@ OTHERS = {
     "steady ewc p_s": NONE,
     "steady replay p_o": "better",
     "steady replay p_s": NONE,
+    "equal dft": NONE,
+    "equal asft": NONE,
+    "equal talr": NONE,
+    "equal freeze-bottom": "worse",
+    "equal low-rate-long": "better",
+    "equal replay": "better",
+    "tuned replay average": "better",
+    "tuned low-rate-long average": NONE,
 }
 
 
