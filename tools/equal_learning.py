@@ -75,7 +75,7 @@ def shown_on_curve(found: Comparison | int | None) -> str:
     if found is None:
         return "on the curve"
     if found == 0:
-        return "too few settings on the curve"
+        return "too few settings that learn differently"
     if isinstance(found, int):
         return f"not on the curve of {found} seed{'s' * (found > 1)}"
     return " ".join(shown_comparison(found)).strip()

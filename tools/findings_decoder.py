@@ -147,6 +147,11 @@ def r2_of_logarithm(measure: str) -> float:
     return r_squared(np.log(x), y, groups, unseen=False)
 
 
+def rank_correlation(measure: str) -> float:
+    """Return Spearman's correlation of a measure with the old facts kept; not declared."""
+    return float(kept()[[measure, "p_o"]].rank().corr().iloc[0, 1])
+
+
 def without_fast(measure: str, score: str = "p_o") -> float:
     """Return R² without the strengths at double rate, on which a quadratic depends much."""
     some = kept()[~kept()["baseline"].str.endswith("double")]
@@ -249,9 +254,8 @@ def tables() -> dict[str, str]:
     fits = []
     for name, label in MEASURES.items():
         found = [r2(name, score, unseen=unseen) for score, unseen in shown]
-        ranks = kept()[[name, "p_o"]].rank().corr().iloc[0, 1]  # not declared beforehand
         texts = ["{} [{}, {}]".format(*(plain(v, 2) for v in f)) for f in found]
-        fits.append([label, *texts, plain(ranks, 2)])
+        fits.append([label, *texts, plain(rank_correlation(name), 2)])
     read = {method: [matched(method, level) for level in LEVELS] for method in ON_POLICY}
     learned = [
         [f"`{m}`", *(interval(*f) if f else why_not(m, v) for v, f in zip(LEVELS, r, strict=True))]

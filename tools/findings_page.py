@@ -2,8 +2,7 @@
 
 python -m tools.findings_page
 
-The page's sentences hold their values between ``<!--=NAME-->`` and ``<!--/-->``. Where cells are
-still being added, the words that depend on a verdict are values, too.
+The page's sentences hold their values between ``<!--=NAME-->`` and ``<!--/-->``.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy.special import betaincinv
 
 from clbench.figures import style
-from clbench.results.matched import LEVELS
 from clbench.results.score_tables import means, score_rows
 from clbench.results.statistics import Comparison, Differences, Summary, compare, summarise
 from clbench.results.store import Store
@@ -110,8 +107,6 @@ def comparisons() -> dict[str, Comparison]:
             sample = Differences(tuple(differences), 1 / part["validation"])
             groups.setdefault(key, {})[name] = sample
     changes = compare(groups, margin=MARGIN)
-    for name, (_, new, old) in decoder.at_rates().items():
-        found |= {f"rate {name} p_s": new, f"rate {name} p_o": old}
     for name, (_, new, old) in decoder.at_steady().items():
         found |= {f"steady {name} p_s": new, f"steady {name} p_o": old}
     for (key, name), answer in facts.against_vanilla().items():
@@ -167,52 +162,28 @@ def values() -> dict[str, str]:
     for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):
         verdicts = [comparisons()[key].verdict for key in matching(pattern).values()]
         found[f"{name} count"] = f"{verdicts.count('better')} of {len(verdicts)}"
-    return found | kl_values() | on_policy_values() | relearning_values()
+    return found | kl_values() | relearning_values()
 
 
 def kl_values() -> dict[str, str]:
-    """Return the values and words on KL by name."""
-    fits = {name: decoder.r2(name, "p_o") for name in ("forward_kl", "divergence", "p_s")}
-    unseen = decoder.r2("forward_kl", "p_o", unseen=True)
-    found = {f"kl {name}": share(*fit) for name, fit in fits.items()}
-    for name in ("divergence", "forward_kl"):
-        found[f"kl text {name}"] = share(*decoder.r2(name, "text_loss_added"))
-    return found | {
-        "kl unseen": share(*unseen),
-        "kl base": share(*decoder.r2("forward_kl_base", "p_o")),
-        "kl slow": plain(decoder.without_fast("forward_kl"), 2),
-        "kl slow text": plain(decoder.without_fast("divergence"), 2),
-        "kl law": "above 0" if unseen[1] > 0.0 else "not shown to be above 0",
-        "kl verdict": "also" if unseen[1] > 0.0 else "not shown",
-    }
-
-
-def on_policy_values() -> dict[str, str]:
-    """Return the words on on-policy data by name."""
-    gains = [comparisons()[f"change {name} p_o"].verdict == "better" for name in CHANGES]
-    verdict = {
-        (True, False): "Small steps keep more; own answers and texts are not shown to",
-        (True, True): "Both keep more",
-        (False, True): "Own answers or texts keep more; small steps are not shown to",
-        (False, False): "Neither is shown to keep more",
-    }[any(gains[:2]), any(gains[2:])]
-    read = [
-        f"{pairs.interval(*each)} for `{method}` where {plain(level, 2)} is learned"
-        for method in decoder.ON_POLICY
-        for level in LEVELS
-        if (each := decoder.matched(method, level))
-    ]
-    none = "nothing can be compared at the levels of learning that were fixed beforehand"
-    matched = f"at equal learning the differences are {', '.join(read)}" if read else none
-    return {"change verdict": verdict, "change matched": matched}
+    """Return the values on KL by name."""
+    found = {}
+    for name in ("forward_kl", "forward_kl_base", "divergence", "p_s"):
+        found[f"kl {name}"] = share(*decoder.r2(name, "p_o"))
+    for name in ("forward_kl", "divergence"):
+        found |= {
+            f"kl text {name}": share(*decoder.r2(name, "text_loss_added")),
+            f"kl unseen {name}": share(*decoder.r2(name, "p_o", unseen=True)),
+            f"kl slow {name}": plain(decoder.without_fast(name), 2),
+            f"kl ranks {name}": plain(decoder.rank_correlation(name), 2),
+        }
+    return found
 
 
 def relearning_values() -> dict[str, str]:
-    """Return the values and words on relearning by name."""
+    """Return the values on relearning by name."""
     again = decoder.kept()["relearned"].dropna()
     count, n = int(np.isfinite(again).sum()), len(again)
-    low = float(betaincinv(count, n - count + 1, 0.025)) if count else 0.0
-    high = float(betaincinv(count + 1, n - count, 0.975)) if count < n else 1.0
     before, lost, eight, _, last = (relearned().groupby("seed")[name].mean() for name in TRIES)
     back, cost = summarise([*((last - lost) / (before - lost))]), summarise([*(eight - lost)])
     gone, found = decoder.relearned_slowly(decoder.SLOW["a tenth"], "vanilla")
@@ -225,10 +196,8 @@ def relearning_values() -> dict[str, str]:
         "again recovered": shown(decoder.recovered("vanilla")),
         "again recovered half": shown(decoder.recovered("vanilla-half")),
         "again count": f"{count} of the {n}",
-        "again share": share(count / n, low, high),
         "again back": share(back.mean, back.low, back.high),
         "again cost": shown(cost),
-        "again verdict": "Most" if back.low > 0.5 else "Little" if back.high < 0.5 else "Some",
     }
 
 

@@ -63,9 +63,7 @@ def _needs(method: Method) -> str:
     if method.keeps_rows:
         return "keeps rows of earlier tasks, which the Trainer does not have."
     if method.writes_answers:
-        return (
-            "lets the model answer prompts, which a Trainer's rows do not mark. Use `clbench run`."
-        )
+        return "trains on answers that it lets the model write. Use `clbench run`."
     if method.only_consolidates:
         return "changes the weights after training. Use `clbench mend`."
     if method.needs_task_id:

@@ -167,7 +167,9 @@ class SDFT(OnPolicy):
     it (Shenfeld et al. 2026, arXiv 2601.19897, section 3). The teacher has no gradient; it begins
     as the model before the stage and follows its moving average. Simplified: the example is the
     prompt with its given answer, without the paper's words around it, which need a model that
-    follows instructions; and the first three tokens, which the authors' code skips, count.
+    follows instructions; the first three tokens, which the authors' code skips, count; and the mean
+    is over all tokens of the batch, where their code takes it over each answer first, so here
+    longer answers weigh more.
 
     Attributes
     ----------

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from clbench.core.errors import DataError
 from clbench.methods.base import Vanilla
+from clbench.methods.distillation import distillation
 from clbench.methods.on_policy import SDFT, OnPolicy, SelfReplay, SelfSFT, answers_of
 from clbench.models.answering import build_answering_model
 from clbench.training import writing
@@ -76,7 +77,7 @@ def test_drawn_tokens_have_the_frequencies_of_the_model(folder: Path) -> None:
 
 
 def test_replayed_texts_are_from_the_model_before_the_stage(folder: Path) -> None:
-    method = SelfReplay(share=0.5, texts=6, text_length=8)
+    method = SelfReplay(share=0.5, texts=6, text_length=8, temperature=0.7)
     cell = Cell(folder, method)
     cell.train(0)
     first, stage = answers_of(method._data.rows), cell.stage(1)
@@ -86,12 +87,21 @@ def test_replayed_texts_are_from_the_model_before_the_stage(folder: Path) -> Non
     draws = uniform((6, 8), torch.Generator().manual_seed(stage.random_seed("written")))
     data = replace(method._data, rows=prompt_rows(start))
     stops = [int(method._tokenizer.eos_token_id)]
-    expected = write_rows(stage, data, stops, 8, draws)
+    expected = write_rows(stage, data, stops, 8, draws, 0.7)
+    assert expected != write_rows(stage, data, stops, 8, draws, 1.0)
     cell.train(1)
     assert answers_of(method._data.rows) == expected != first
-    after = write_rows(stage, data, stops, 8, draws)
+    after = write_rows(stage, data, stops, 8, draws, 0.7)
     cell.context.restore(before)
-    assert write_rows(stage, data, stops, 8, draws) == expected != after
+    assert write_rows(stage, data, stops, 8, draws, 0.7) == expected != after
+
+
+def test_no_more_texts_are_written_than_the_steps_read(folder: Path) -> None:
+    method = SelfReplay(share=0.5, texts=1000, text_length=8)
+    stage = Cell(folder, method).stage(0)
+    method.before_stage(stage)
+    assert (stage.own_steps, method._rate) == (2, 4.0)
+    assert len(method._data.rows) == 2 * 4 + 1
 
 
 def test_the_loss_of_texts_is_that_of_transformers(folder: Path) -> None:
@@ -156,15 +166,20 @@ def sft(
     folder: Path, monkeypatch: pytest.MonkeyPatch, samples: list[str], data: Any, **settings: Any
 ) -> tuple[Any, list[str], Any]:
     """Return the training data of `self-sft` if the model writes `samples`, as texts."""
-    method = SelfSFT(samples=2, **settings)
+    method = SelfSFT(samples=2, temperature=0.6, **settings)
     cell = Cell(folder, method)
     cell.tasks[0] = data
     encode = method._tokenizer
     end = int(encode.eos_token_id)
     written = [[*encode(text, add_special_tokens=False)["input_ids"], end] for text in samples]
-    monkeypatch.setattr(writing, "draw_rows", lambda *a: written)
+    asked: list[Any] = []
+    monkeypatch.setattr(writing, "draw_rows", lambda *a: asked.extend(a[1:]) or written)
     stage = cell.stage(0)
     (result,) = method.training_data(stage)
+    rows, stops, most, temperature = asked
+    assert prompts_of(rows.rows) == [p for p in prompts_of(data.rows) for _ in range(2)]
+    assert (stops, temperature) == (method._stops, method.temperature)
+    assert most == max(map(len, answers_of(data.rows))) + 8
     answers = answers_of(result.rows)
     assert all(answer[-1] == end for answer in answers)
     return result, encode.batch_decode([answer[:-1] for answer in answers]), stage
@@ -227,7 +242,7 @@ def test_the_first_line_of_a_longer_text_is_not_right(
 def test_sdft_is_the_divergence_from_a_teacher_that_sees_the_answer(
     folder: Path, divergence: Any
 ) -> None:
-    method = SDFT(divergence=divergence)
+    method = SDFT(divergence=divergence, temperature=0.6)
     cell = Cell(folder, method)
     stage = cell.stage(0)
     method.before_stage(stage)
@@ -243,7 +258,7 @@ def test_sdft_is_the_divergence_from_a_teacher_that_sees_the_answer(
     most = max(map(len, gold)) + 8
     draws = uniform((3, most), cell.stage(0).rng("answers"))
     data = TaskData(0, "t", "t", False, prompt_rows(prompts), 0)
-    answers = write_rows(stage, data, method._stops, most, draws)
+    answers = write_rows(stage, data, method._stops, most, draws, 0.6)
     gap = method._tokenizer("\n\n", add_special_tokens=False)["input_ids"]
     teacher = build_answering_model(str(folder)).backbone.eval()
     student, terms = stage.model.backbone, []
@@ -264,6 +279,21 @@ def test_sdft_is_the_divergence_from_a_teacher_that_sees_the_answer(
     found = torch.autograd.grad(loss, stage.trainable())
     for one, other in zip(found, wanted, strict=True):  # none flows through the teacher
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("divergence", "alpha"), [("reverse", 1.0), ("forward", 0.0)])
+def test_the_divergence_of_a_token_is_that_of_trl(divergence: str, alpha: float) -> None:
+    trl = pytest.importorskip("trl.experimental.sdft.loss_utils")
+    draw = torch.Generator().manual_seed(0)
+    student, teacher = (torch.randn(5, 7, generator=draw) for _ in range(2))
+    pair = (teacher, student) if divergence == "reverse" else (student, teacher)
+    ours = distillation(*pair, temperature=1.0, regression=False)
+    theirs = trl.compute_full_logit_self_distillation_loss(
+        student, teacher, distillation_alpha=alpha
+    )
+    torch.testing.assert_close(ours, theirs.mean())
 
 
 def test_the_teacher_follows_the_model(folder: Path) -> None:

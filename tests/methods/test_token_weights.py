@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from helpers.checkpoints import make_generator, save_generator
 from helpers.hosted import make_decoder, plain_trainer, weights
+from methods.test_answering_methods import CPU, Cell, log_probs
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
@@ -133,6 +134,20 @@ def test_the_median_leaves_out_rows_without_tokens() -> None:
     assert float(nothing) == 1.0
     perfect = TALR().weights(torch.zeros(1, 2, 6), torch.zeros(1, 2), batch_of(labels[:1]))
     assert perfect.tolist() == [[1.0, 1.0]]
+
+
+def test_asft_stays_near_the_first_model_in_every_stage(tmp_path: Path) -> None:
+    cell = Cell(save_generator("llama", tmp_path), method := ASFT(weight=2.0))
+    cell.train(0)
+    stage = cell.stage(1)
+    method.before_stage(stage)
+    stage.model.eval()
+    batch = stage.data.batch(np.arange(4), CPU)
+    loss = method.loss(stage, batch).detach()
+    log_p, log_q = log_probs(cell, batch, cell.base), log_probs(cell, batch)
+    divergence = (log_p.exp() * (log_p - log_q)).sum(-1).mean()
+    assert float(divergence) > 1e-3
+    torch.testing.assert_close(loss, DFT().loss(stage, batch).detach() + 2.0 * divergence)
 
 
 @pytest.mark.parametrize("name", ["dft", "asft", "eaft"])

@@ -63,7 +63,7 @@ def test_a_curve_of_two_settings_is_not_read() -> None:
     learned, lost = frames()
     found = at_equal_learning(learned, {"loss": (lost, 0.0)}, ["slow", "fast"], ["ours"])
     assert found["loss", "ours"] == 0
-    assert shown_on_curve(found["loss", "ours"]) == "too few settings on the curve"
+    assert shown_on_curve(found["loss", "ours"]) == "too few settings that learn differently"
 
 
 def test_intervals_of_all_scores_hold_jointly() -> None:

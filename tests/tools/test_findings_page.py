@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from clbench.results.archive import read_archive
+from clbench.results.matched import LEVELS
 from clbench.results.store import Store
 from tools import findings_page as page
 from tools import findings_studies as studies
@@ -123,8 +124,24 @@ def test_the_words_are_those_of_the_verdicts() -> None:
     assert {page.strongest(study) for study in page.pairs.STUDIES} == {"low-rate-recadam"}
     *_, best = (n for n in page.averages(page.sequences.ALL) if n not in page.CLASS_MEANS)
     assert best == "seq-star"
-    fits = {name: page.decoder.r2(name, "p_o") for name in ("forward_kl", "p_s")}
-    assert fits["forward_kl"][1] > fits["p_s"][2]  # within the sample, it does predict
+
+
+def test_the_words_on_the_decoder_are_those_of_the_cells() -> None:
+    decoder = page.decoder
+    own, *others = (decoder.r2(name, "p_o") for name in ("forward_kl", "p_s", "divergence"))
+    assert own[1] > max(high for _, _, high in others)  # "better than KL on other text"
+    unseen = [decoder.r2(n, "p_o", unseen=True) for n in ("forward_kl", "divergence")]
+    assert unseen[0][1] > 0.0 > unseen[1][1]  # "also for methods that the fit has not seen"
+    assert decoder.rank_correlation("divergence") < decoder.rank_correlation("forward_kl") < 0.0
+    changes = {n: page.comparisons()[f"change {n} p_o"].verdict for n in page.CHANGES}
+    assert {n for n, verdict in changes.items() if verdict == "better"} == {
+        "vanilla-half",
+        "vanilla-quarter",
+    }
+    for method in decoder.ON_POLICY:  # "nothing can be compared at the levels … fixed beforehand"
+        assert all(decoder.matched(method, level) is None for level in LEVELS)
+    back = re.findall(r"\.\d+", page.relearning_values()["again back"])
+    assert max(map(float, back)) < 0.5  # "Little"
 
 
 @pytest.mark.parametrize(
