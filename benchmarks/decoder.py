@@ -9,7 +9,9 @@ per second in windows of steps after a warm-up, in turns in one process, and the
 this machine's matrix products allow in that precision, where training all layers but the output
 layer on real tokens counts as useful work. Loss: the mean over the
 answers' tokens in the last half of a short training, for several seeds. Memory: the peak of one
-process each. Methods: the speed of each of ``--methods`` beside vanilla's in the engine, in turns.
+process each. Methods: the speed of each baseline of ``--methods`` beside vanilla's in the engine, on
+padded and on packed rows, in turns; its share of matrix products counts a base model that it reads
+at each step as cost, not as work.
 Scoring: the time to score four answers to each prompt, and to read the prompts alone, in turns.
 Generation: tokens per second drawn in batches of several sizes with a cache of keys and values,
 in turns.
@@ -66,13 +68,15 @@ from clbench.models.checkpoint import load_tokenizer
 from clbench.models.encoding import IGNORED
 from clbench.models.locate import local_folder
 from clbench.models.prompts import PromptEncoder
+from clbench.suite.baselines import read_baseline
 from clbench.tasks.registry import load_task
 from clbench.training.batches import TaskData
 from clbench.training.device import fast_bf16, resolve_precision
 from clbench.training.engine import train_stage
 from clbench.training.protocol import Protocol
 
-PACKED = "clbench packed"
+PACKED = " packed"
+"""End of the names of contenders whose rows are packed."""
 WRITTEN_ROWS = (1, 16, 64)
 ANSWERS = (" yes", " no", " in part", " not said")
 
@@ -106,11 +110,11 @@ class Bench:
         self, contender: str, *, seed: int, steps: int, on_step: Callable[[int], None]
     ) -> list[float]:
         """Train; return the mean loss of each step as far as the contender reports it."""
-        if contender in (ENGINE, PACKED):
-            return self._engine("vanilla", contender == PACKED, seed, steps, on_step)
-        if contender in METHODS.names():
-            return self._engine(contender, False, seed, steps, on_step)
-        return self._trainer(contender == TRAINER_BF16, seed, steps, on_step)
+        if contender in (TRAINER, TRAINER_BF16):
+            return self._trainer(contender == TRAINER_BF16, seed, steps, on_step)
+        name = contender.removesuffix(PACKED)
+        baseline = "vanilla" if name == ENGINE else name
+        return self._engine(baseline, contender.endswith(PACKED), seed, steps, on_step)
 
     def _engine(
         self, name: str, packed: bool, seed: int, steps: int, on_step: Callable[[int], None]
@@ -131,7 +135,8 @@ class Bench:
         model = build_answering_model(args.model, pad_id=self.pad, packs=packed).to(self.device)
         data = TaskData(0, "task", "task", False, self.rows, self.pad)
         stage = one_stage(args, self.device, protocol, model, data, seed)
-        method = METHODS.get(name)()
+        baseline = read_baseline(name)
+        method = METHODS.get(baseline.method)(**baseline.settings)
         method.setup(stage)
         trace = train_stage(stage, method, progress=lambda step, _: on_step(step))
         return [float(loss) for loss in trace.curves["loss"]]
@@ -311,14 +316,15 @@ def main() -> None:
         print_peak(args, device, bench.train)
         return
     fast = [TRAINER_BF16] if fast_bf16(device) else []
-    names = [TRAINER, *fast, ENGINE, PACKED]
+    names = [TRAINER, *fast, ENGINE, ENGINE + PACKED]
     print(f"{args.model}, {args.task}, batch {args.batch_size}, {bench.length:.0f} tokens a row")
     speeds = speeds_of(bench, names)
     base = fast[0] if fast else TRAINER  # the same precision as the engine's
     ratios = compare(speeds, base, "tokens/s", bench.share)
     result: dict[str, Any] = {"tokens_per_second": speeds, "ratios": ratios}
     if args.methods:
-        speeds = speeds_of(bench, ["vanilla", *args.methods.split(",")])
+        methods = ["vanilla", *args.methods.split(",")]
+        speeds = speeds_of(bench, [*methods, *(name + PACKED for name in methods)])
         ratios = compare(speeds, "vanilla", "tokens/s", bench.share)
         result["methods"] = {"tokens_per_second": speeds, "ratios": ratios}
     result["scoring"] = scoring(bench)

@@ -4,13 +4,14 @@
 
 Sweeps of a reference and of other methods are drawn from one curve of learning and forgetting, with
 the same or other doses of training, and read by `clbench.results.matched.read_curve`. By kind of
-curve, doses, noise and number of seeds, the program prints the family-wise error, the power and the
-share of readings that are refused.
+curve, doses, noise, number of settings and number of seeds, the program prints the family-wise
+error, the power and the share of readings that are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,11 @@ DOSES = {
     "logarithmic": (0.1, 1.0, "log"),
 }
 """Least and most training of a sweep, and how its settings are spread."""
-SETTINGS = 7
+SETTINGS = (4, 7)
+"""Settings of a sweep; sweeps of other doses have two more."""
+KINDS = ("straight", "bent", "flat", "humped", "overtrained")
+OTHERS = (["same"], ["shifted"], ["logarithmic"], [*DOSES, "same"])
+"""Doses of the methods that are compared with one of the same doses."""
 GAIN_NOISES = {"rows": (0.03, 0.01, 0.02), "loud": (0.08, 0.02, 0.0), "quiet": (0.01, 0.003, 0.03)}
 """Standard deviations of each setting in what is learned and in forgetting, and that of a seed."""
 
@@ -83,16 +88,23 @@ def read_curves(points: Floats, level: float) -> tuple[Floats, Floats]:
 
 
 def draw_gains(
-    kind: str, doses: Sequence[str], n: int, noise: str, draws: int, rng: np.random.Generator
+    kind: str,
+    doses: Sequence[str],
+    noise: str,
+    settings: int,
+    n: int,
+    *,
+    draws: int,
+    rng: np.random.Generator,
 ) -> list[Floats]:
-    """Return curves of `read_curves`, the reference's first; other doses have two settings more."""
+    """Return curves of `read_curves`, the reference's first."""
     sd_x, sd_y, sd_seed = GAIN_NOISES[noise]
     seed = sd_seed * rng.standard_normal((2, draws, n, 1))
     curves = []
     for name in doses:
         low, high, spread = DOSES[name]
         space = np.geomspace if spread == "log" else np.linspace
-        dose = space(low, high, SETTINGS + 2 * (name != "same"))
+        dose = space(low, high, settings + 2 * (name != "same"))
         x, y = gain_curve(kind, dose)
         own = rng.standard_normal((2, draws, n, len(dose)))
         y = np.round((y + seed[1] + sd_y * own[1]) * ROWS) / ROWS
@@ -100,46 +112,64 @@ def draw_gains(
     return curves
 
 
-def gains(draws: int, rng: np.random.Generator) -> dict[str, list[float]]:
-    """Print and return errors, power and refusals of comparisons at equal learning.
-
-    The error is the share of families of equal curves with a false verdict; the power is that of
-    methods that forget .05 less at every level, refused readings counted as not found.
-    """
-    for curve in draw_gains("overtrained", DOSES, 5, "rows", 20, np.random.default_rng(0)):
+def check_reading(rng: np.random.Generator) -> None:
+    """Raise an AssertionError if `read_curves` does not do what `read_curve` does."""
+    for curve in draw_gains("overtrained", [*DOSES], "rows", 7, 5, draws=20, rng=rng):
         for level in LEVELS:
             values, bends = read_curves(curve, level)
             for points, value, bend in zip(curve, values, bends, strict=True):
                 np.testing.assert_allclose(value, read_curve(points, level)[0])
                 np.testing.assert_allclose(bend, read_curve(points, level)[1])
+
+
+def rates(
+    kind: str,
+    others: Sequence[str],
+    noise: str,
+    settings: int,
+    n: int,
+    *,
+    draws: int,
+    rng: np.random.Generator,
+) -> tuple[float, float, float]:
+    """Return error, power and share of refused readings of comparisons at equal learning.
+
+    The error is the share of families of equal curves with a false verdict; the power is that of
+    methods that forget .05 less at every level, refused readings counted as not found.
+    """
+    doses = ["same", *others]
+    reference, *curves = draw_gains(kind, doses, noise, settings, n, draws=draws, rng=rng)
+    alpha = ALPHA / (len(LEVELS) * len(others))
+    wrong, found, refused = np.zeros(draws, bool), [], []
+    for level in LEVELS:
+        theirs, bend = read_curves(reference, level)
+        for curve in curves:
+            ours, own_bend = read_curves(curve, level)
+            x = ours - theirs
+            refused.append(~np.isfinite(x).all(1) | ~np.isfinite(bend + own_bend))
+            x[refused[-1]] = 0.0
+            bends = np.where(refused[-1], 0.0, np.hypot(bend, own_bend))
+            error = x.var(-1, ddof=1) + ROWS**-2.0 + n * bends**2
+            wrong |= t_test(x, error, n - 1) < alpha
+            is_found = t_test(x - 0.05, error, n - 1) < alpha
+            found.append(is_found & (x.mean(-1) < 0.05) & ~refused[-1])
+    return float(np.mean(wrong)), float(np.mean(found)), float(np.mean(refused))
+
+
+def gains(draws: int, rng: np.random.Generator) -> dict[str, tuple[float, float, float]]:
+    """Print and return the rates of all kinds of comparisons."""
+    check_reading(rng)
+    cases = product(KINDS, OTHERS, GAIN_NOISES, SETTINGS, SEEDS)
     rows = {}
-    for kind in ("straight", "bent", "flat", "humped", "overtrained"):
-        for others in (["same"], ["shifted"], ["logarithmic"], [*DOSES, "same"]):
-            for noise in GAIN_NOISES:
-                for n in SEEDS:
-                    reference, *curves = draw_gains(kind, ["same", *others], n, noise, draws, rng)
-                    alpha = ALPHA / (len(LEVELS) * len(others))
-                    wrong, found, refused = np.zeros(draws, bool), [], []
-                    for level in LEVELS:
-                        theirs, bend = read_curves(reference, level)
-                        for curve in curves:
-                            ours, own_bend = read_curves(curve, level)
-                            x = ours - theirs
-                            refused.append(~np.isfinite(x).all(1) | ~np.isfinite(bend + own_bend))
-                            x[refused[-1]] = 0.0
-                            bends = np.where(refused[-1], 0.0, np.hypot(bend, own_bend))
-                            error = x.var(-1, ddof=1) + ROWS**-2.0 + n * bends**2
-                            wrong |= t_test(x, error, n - 1) < alpha
-                            is_found = t_test(x - 0.05, error, n - 1) < alpha
-                            found.append(is_found & (x.mean(-1) < 0.05) & ~refused[-1])
-                    row = [float(np.mean(each)) for each in (wrong, found, refused)]
-                    rows[f"{kind},{' and '.join(others)},{noise},{n}"] = row
-                    print(
-                        f"equal learning, {kind} curves, {' and '.join(others)} doses, {noise}, "
-                        f"{n} seeds: family-wise error {row[0]:.3f}, power {row[1]:.2f}, "
-                        f"refused {row[2]:.2f}",
-                        flush=True,
-                    )
+    for kind, others, noise, settings, n in cases:
+        row = rates(kind, others, noise, settings, n, draws=draws, rng=rng)
+        rows[f"{kind},{' and '.join(others)},{noise},{settings},{n}"] = row
+        print(
+            f"equal learning, {kind} curves, {' and '.join(others)} doses, {noise}, {settings} "
+            f"settings, {n} seeds: family-wise error {row[0]:.3f}, power {row[1]:.2f}, "
+            f"refused {row[2]:.2f}",
+            flush=True,
+        )
     print(f"largest error: {max(error for error, *_ in rows.values()):.3f}")
     return rows
 
@@ -152,7 +182,7 @@ def main() -> None:
     rows = gains(args.draws, np.random.default_rng(6))
     if args.tables:
         lines = [f"{key},{','.join(f'{x:.4f}' for x in row)}" for key, row in rows.items()]
-        header = "curves,doses,noise,seeds,error,power,refused"
+        header = "curves,doses,noise,settings,seeds,error,power,refused"
         (args.tables / "gain.csv").write_text("\n".join([header, *lines]) + "\n")
     write_json(args, {"gain": rows})
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from statistics import fmean
 
 import matplotlib
@@ -313,14 +314,19 @@ def panels() -> dict[str, Panels]:
     return found
 
 
-def main() -> None:
-    """Write the values and the table into the page, and the figures."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+def draw_all(folder: Path) -> None:
+    """Write the figures into a folder."""
     with matplotlib.rc_context({"svg.hashsalt": "clbench"}):
         figures = {name: comparison_figure(each) for name, each in panels().items()}
         figures |= {"kl": kl_figure(), "relearning": relearning_figure()}
         for name, figure in figures.items():
-            figure.savefig(FIGURES / f"findings-{name}.svg", metadata={"Date": None})
+            figure.savefig(folder / f"findings-{name}.svg", metadata={"Date": None})
+
+
+def main() -> None:
+    """Write the values and the table into the page, and the figures."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    draw_all(FIGURES)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from clbench.report.sentences import matched_lines
 from clbench.results.cell import CellResult
 from clbench.results.matched import LEVELS, matched_frame, read, read_curve
 from clbench.suite.schema import Question
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_curve_is_read_between_its_settings() -> None:
@@ -171,11 +175,28 @@ def test_the_figure_has_a_bar_for_each_reading() -> None:
         figures.matched(sweep("ewc", 0.1))
 
 
-def test_the_documentation_states_the_errors_at_equal_learning() -> None:
-    from pathlib import Path
+def test_simulated_comparisons_at_equal_learning_hold_their_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = importlib.import_module("matched")
+    rng, draws = np.random.default_rng(0), 200
+    benchmark.check_reading(rng)  # the simulation reads curves as the package does
+    cases = [("straight", ["same"], "rows", 7, 3), ("bent", ["shifted"], "rows", 4, 5)]
+    cases += [("overtrained", ["same"], "loud", 4, 10), ("flat", ["shifted"], "loud", 7, 5)]
+    cases += [("humped", [*benchmark.DOSES], "quiet", 7, 5)]
+    for case in cases:
+        error, power, refused = benchmark.rates(*case, draws=draws, rng=rng)
+        assert error <= 0.06 + 3 * math.sqrt(0.06 * 0.94 / draws), case
+        assert refused < 1.0, case
+    *_, power, refused = benchmark.rates(*cases[0][:4], 10, draws=draws, rng=rng)
+    assert power > 0.9 > refused
 
-    root = Path(__file__).parents[2]
-    error = pd.read_csv(root / "results" / "verdicts" / "gain.csv")["error"].max()
+
+def test_the_documentation_states_the_errors_at_equal_learning() -> None:
+    table = pd.read_csv(ROOT / "results" / "verdicts" / "gain.csv")
+    error = table["error"].max()
     assert error <= 0.06
-    text = (root / "docs" / "read.md").read_text(encoding="utf-8")
+    assert {*table["settings"]} == {4, 7}
+    text = (ROOT / "docs" / "read.md").read_text(encoding="utf-8")
     assert f"at most {error:.3f} of families of equal curves".replace("0.", ".") in text

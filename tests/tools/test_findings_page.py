@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from statistics import fmean
 
+import matplotlib
 import pandas as pd
 import pytest
 
@@ -95,6 +97,18 @@ def mean(folder: str, baseline: str, task: int | None) -> float:
 def test_the_page_has_the_values_of_the_cells() -> None:
     assert page.filled(text()) == text()
     assert "\n<!--=" not in text()  # it would end the paragraph
+
+
+@pytest.mark.slow
+def test_the_figures_are_those_of_the_cells(tmp_path: Path) -> None:
+    page.draw_all(tmp_path)
+    drawn = sorted(path.name for path in tmp_path.iterdir())
+    assert len(drawn) == 11
+    for name in drawn:
+        kept = (page.FIGURES / name).read_text(encoding="utf-8")
+        if f"Matplotlib v{matplotlib.__version__}," not in kept:
+            pytest.skip("the figures were drawn by another version of matplotlib")
+        assert (tmp_path / name).read_text(encoding="utf-8") == kept, name
 
 
 def test_each_question_has_a_figure_three_sentences_and_what_would_change_it() -> None:
