@@ -9,9 +9,9 @@ per second in windows of steps after a warm-up, in turns in one process, and the
 this machine's matrix products allow in that precision, where training all layers but the output
 layer on real tokens counts as useful work. Loss: the mean over the
 answers' tokens in the last half of a short training, for several seeds. Memory: the peak of one
-process each. Methods: the speed of each baseline of ``--methods`` beside vanilla's in the engine, on
-padded and on packed rows, in turns; its share of matrix products counts a base model that it reads
-at each step as cost, not as work.
+process each. Methods: the speed of each baseline of ``--methods`` beside vanilla's in the engine,
+on padded and on packed rows, in turns; in the share of matrix products, a base model that is read
+at each step counts as cost, not as work.
 Scoring: the time to score four answers to each prompt, and to read the prompts alone, in turns.
 Generation: tokens per second drawn in batches of several sizes with a cache of keys and values,
 in turns.

@@ -169,7 +169,7 @@ def show_results(
         say(score_tables.SMOKE)
     rows = score_tables.means(score_tables.score_rows(cells, question.reference))
     if rows:
-        table = results_table(rows, console)
+        table = results_table(rows, console, question.scores)
         # If no layout fits, lines run over the edge; numbers are never cut.
         console.width = max(console.width, _widths(table, console).minimum)
         show_table(console, table)
@@ -197,13 +197,17 @@ def show_results(
     return 1 if failed else 0
 
 
-def results_table(rows: Sequence[Mapping[Any, Any]], console: Console) -> Table:
+def results_table(
+    rows: Sequence[Mapping[Any, Any]], console: Console, asked: Sequence[str] = ()
+) -> Table:
     """Return mean ± sample standard deviation over seeds in the widest layout that fits.
+
+    Scores that a question `asked` for are among its columns.
 
     As the window narrows, the table drops the costs, then puts scenarios on lines of their own,
     then drops shares such as ``retained``, then puts deviations below the means.
     """
-    scores = score_tables.visible_scores(rows)
+    scores = score_tables.visible_scores(rows, asked=asked)
     # Printing a sign that the terminal's encoding lacks would raise.
     sign = "±" if (console.encoding or "").lower().startswith("utf") else "+/-"
     order = list(dict.fromkeys(row["scenario"] for row in rows))

@@ -6,16 +6,25 @@ from typing import Annotated, Any
 
 from clbench.cli.arguments import Only, argument, choice, command
 from clbench.cli.console import err, say, show_rows
-from clbench.core.errors import ClbenchError, SettingsError, count, display_path, printable
+from clbench.core.errors import (
+    ArgumentError,
+    ClbenchError,
+    SettingsError,
+    count,
+    display_path,
+    format_value,
+    printable,
+)
 from clbench.core.options import Option
 from clbench.methods.base import METHODS, Method
 from clbench.models.locate import MODELS
 from clbench.results.score_tables import MARKS
 from clbench.shifts.base import SHIFTS
-from clbench.suite.baselines import read_baseline
+from clbench.suite.baselines import Range, read_baseline
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import load_plugins
 from clbench.suite.read import packaged_files, parse_toml, read_suite
+from clbench.suite.sweeps import axes
 from clbench.tasks.metrics import METRICS, TEXT_METRICS
 from clbench.tasks.registry import TASKS
 
@@ -122,10 +131,28 @@ KINDS = {
 }
 
 
+def _settings(name: str) -> Rows:
+    """Yield each setting of a method or baseline with its value, sweep and source."""
+    baseline = read_baseline(name)
+    method, swept = baseline.build(), axes(baseline)
+    for key in method.settings_model().model_fields:
+        value = getattr(method, key)
+        default = "default" if key not in baseline.settings else ""
+        axis: Any = swept.get(key, ())
+        tried = axis if isinstance(axis, Range) else ", ".join(map(format_value, axis))
+        if isinstance(tried, Range):
+            tried = f"{tried.low:g} to {tried.high:g}"
+        shown = "none" if value is None else format_value(value)
+        yield key, shown, tried, baseline.sources.get(key, default)
+
+
 @command
 def listing(
     options: Annotated[RunOptions, Only("plugins")],
     kind: Annotated[str, argument("|".join(KINDS), "What to list.", lambda: KINDS)],
+    method: Annotated[
+        str | None, argument("METHOD", "With methods: list the settings of this one.")
+    ] = None,
     suite: Annotated[
         str | None,
         Option(
@@ -138,6 +165,13 @@ def listing(
     """List suites, scenarios, methods, tasks and other names."""
     choice("list", kind, list(KINDS))
     load_plugins(options.plugins)
+    if method is not None:
+        if kind != "methods":
+            raise ArgumentError(f"list: {method!r} goes with methods: clbench list methods METHOD.")
+        say(f"{method}: {printable(read_baseline(method).description)}".rstrip(": "))
+        settings = [tuple(map(printable, row)) for row in _settings(method)]
+        show_rows(settings, ("setting", "value", "to tune", "source"))
+        return 0
     rows = ((name, *map(printable, texts)) for name, *texts in KINDS[kind](suite))
     show_rows(rows, ("task", "classes", "rows", "licence", "") if kind == "tasks" else ())
     return 0

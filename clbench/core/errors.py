@@ -3,6 +3,7 @@
 The command line prints each error as one line and exits with 2.
 """
 
+import math
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -344,6 +345,8 @@ def _dotted(path: Sequence[str | int]) -> str:
 
 def _requirement(entry: Mapping[str, Any]) -> str:
     """Return what the value must be, in plain words, else in pydantic's."""
+    if isinstance(entry["input"], float) and math.isnan(entry["input"]):
+        return "must be a finite number"
     if entry["type"] == "list_type" and isinstance(entry["input"], Mapping):
         return "must be a table with [[two pairs of brackets]]"
     for words, kinds in WORDS.items():

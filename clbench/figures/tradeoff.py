@@ -1,6 +1,7 @@
 """A run at a glance: old task against new task, trade-off curves, and all scenarios together."""
 
 import math
+import textwrap
 from statistics import fmean
 
 from matplotlib.axes import Axes
@@ -171,7 +172,8 @@ def matched(results: style.Results) -> Figure:
             axes.axvline(level, lw=0.6, ls=(0, (4, 4)), color=style.GREY, zorder=0)
         axes.set_title(labels[scenario], fontsize="medium")
         axes.set_xlabel(f"learned, share of the gain of {reference}")
-        axes.set_ylabel("forgetting" if score == "mean_forgetting" else SCORE[score].meaning)
+        label = "forgetting" if score == "mean_forgetting" else SCORE[score].meaning
+        axes.set_ylabel(textwrap.fill(label, 36))
         axes.locator_params(nbins=style.TICKS)
     style.legend(figure, looks)
     return style.captioned(

@@ -35,8 +35,9 @@ def relearn(
     Returns
     -------
     dict
-        ``rows`` and ``steps`` of each training, 0 before the first, the ``scores`` after it, and
-        whether the last one is within `relearn_margin` of `before` (``recovered``).
+        ``rows`` and ``steps`` of each training, 0 before the first, the ``scores`` after it,
+        whether one is within `relearn_margin` of `before` (``recovered``), or with a margin below
+        0, with which all numbers of rows are tried, at least `before`; and the fewest ``needed``.
     """
     data, model = scenario.train[0], context.model
     scorer = RowScorer(scenario, Vanilla(), context, None)
@@ -62,5 +63,7 @@ def relearn(
         model.load_state_dict(start)
     for parameter, flag in flags:
         parameter.requires_grad_(flag)
-    recovered = scores[-1] >= before - protocol.relearn_margin
-    return {"rows": rows, "steps": steps, "scores": scores, "recovered": recovered}
+    enough = before - max(protocol.relearn_margin, 0.0)
+    needed = [number for number, score in zip(rows, scores, strict=True) if score >= enough]
+    found = {"rows": rows, "steps": steps, "scores": scores, "recovered": bool(needed)}
+    return found | ({"needed": needed[0]} if needed else {})

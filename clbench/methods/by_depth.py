@@ -100,7 +100,10 @@ class FreezeBottom(Method):
     def _frozen(self, depth: int) -> int:
         count = round(self.layers * depth) if isinstance(self.layers, float) else self.layers
         if count > depth:
-            raise SettingsError(f"layers = {count} is more than the {depth} of the model.")
+            raise SettingsError(
+                f"{self.name!r}: layers = {count} is more than the {depth} of the model. Set at "
+                f"most {depth}."
+            )
         return count
 
     def before_stage(self, stage: Stage) -> None:
@@ -109,6 +112,10 @@ class FreezeBottom(Method):
         lowest, weights = layers[: self._frozen(len(layers))], dict(stage.model.named_parameters())
         for name in (name for group in (embeddings, *lowest) for name in group.parameters):
             weights[name].requires_grad_(False)
+        if len(lowest) == len(layers):
+            stage.note(
+                f"{self.name}: all {len(layers)} layers are frozen, so only the head is left."
+            )
 
 
 Rates = Annotated[list[LearningRate], Field(min_length=3)]

@@ -180,7 +180,12 @@ def matched_frame(
                         spread = _step(step, len(ours.values), ours.bend)
                         found = summarise(list(ours.values.values()), spread)
                         row |= {"mean": found.mean, "low": found.low, "high": found.high}
-                    row["why"] = "the reference" if name == reference else ours.lack or theirs.lack
+                    lacks = (
+                        [ours.lack or "the reference"]
+                        if name == reference
+                        else [each.lack for each in (ours, theirs) if each.lack]
+                    )
+                    row["why"] = "; ".join(lacks)
                     rows.append(row)
                     common = sorted(ours.values.keys() & theirs.values.keys())
                     if not row["why"] and common:

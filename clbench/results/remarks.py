@@ -38,7 +38,8 @@ def remarks(
 
     Its keys are ``scenario``, ``score``, ``method``, ``collapsed`` and ``remark``. A run collapsed
     if it lies on the worse side of the two `modes` of its method. A method changes nothing if it
-    ends with the same rows right as the reference, in every task and on all common seeds. It is at
+    ends with the same rows right as the reference, in every task and on all common seeds, and, of a
+    language model, with the same measures. It is at
     chance on a task if its mean score over seeds ends less than `CHANCE` of the way from the score
     of the best constant answer to 1.
 
@@ -89,10 +90,13 @@ def _without_effect(
         key, other = (cell.scenario, cell.baseline), theirs.get((cell.scenario, cell.seed))
         if other is None or other is cell or not (cell.correct and any(cell.correct[-1])):
             continue
-        if (cell.correct[-1:], cell.R[-1]) != (other.correct[-1:], other.R[-1]):
+        ends = [(c.correct[-1:], c.R[-1], c.capabilities[-1:]) for c in (cell, other)]
+        if ends[0] != ends[1]:
             changed.add(key)
         settings = cell.settings.get("method", {})
-        strength = next((f": raise `{name}`" for name in STRENGTHS if name in settings), "")
+        is_share = {"share", "weight"} <= settings.keys()  # the share of texts decides more
+        names = ("share",) if is_share else STRENGTHS
+        strength = next((f": raise `{name}`" for name in names if name in settings), "")
         remarks[key] = [f"changes nothing here{strength}"]
     return {key: remark for key, remark in remarks.items() if key not in changed}
 

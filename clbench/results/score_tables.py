@@ -67,8 +67,13 @@ def reference_score(cell: CellResult) -> float | None:
     return next((score for row in cell.R for score in row if score is not None), None)
 
 
-def visible_scores(means: Iterable[Mapping[Any, Any]], *, page: bool = False) -> list[Score]:
-    """Return the scores that a table of `means`, rows of `summary`, shows: those with a value."""
+def visible_scores(
+    means: Iterable[Mapping[Any, Any]], *, page: bool = False, asked: Sequence[str] = ()
+) -> list[Score]:
+    """Return the scores that a table of `means`, rows of `summary`, shows: those with a value.
+
+    Those that a question `asked` for by name are among them.
+    """
     rows = list(means)
     shown = {"always"}
     if any(row["tasks"] > 2 for row in rows):
@@ -77,7 +82,8 @@ def visible_scores(means: Iterable[Mapping[Any, Any]], *, page: bool = False) ->
         shown.add("pairs")
 
     def is_visible(score: Score) -> bool:
-        return score.visibility in shown and has_value(rows, f"{score.name}_mean")
+        is_shown = score.visibility in shown or score.name in asked or (page and score.sparse)
+        return is_shown and has_value(rows, f"{score.name}_mean")
 
     return list(filter(is_visible, SCORES))
 

@@ -7,6 +7,7 @@ of a linear probe of task j on the features after stage i.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 Triangle = list[list[float]]
 """R on and below the diagonal: row i has i + 1 entries."""
@@ -125,3 +126,9 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are not None, or None without any."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
+
+
+def rows_to_relearn(relearning: Mapping[str, Any]) -> float:
+    """Return the fewest rows that brought a task back, or twice the most tried."""
+    most = relearning["rows"][-1]
+    return float(relearning.get("needed", most) if relearning["recovered"] else 2 * most)

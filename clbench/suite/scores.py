@@ -22,6 +22,7 @@ from clbench.suite.formulas import (
     mean_of_known,
     measure_change,
     plasticity,
+    rows_to_relearn,
 )
 from clbench.training.protocol import Protocol
 
@@ -124,7 +125,8 @@ class Score:
     visibility
         When the terminal and the report show a column for it, if it has a value: always, for
         ``pairs`` (on the page also for longer sequences), for ``sequences`` of more than two tasks,
-        for these on the ``page`` only, or never.
+        for these on the ``page`` only, or never. The page shows sparse ones for pairs, too, and the
+        terminal those that the question asks for.
     on_card
         Whether the report's capability cards show it.
     compared
@@ -298,7 +300,7 @@ _SCORES = (
     # Zheng et al. 2025 (arXiv 2501.13453), spurious forgetting
     Score("relearned_rows", "rows to relearn", "rows of the first task on which the final model "
           "must be trained again to get its score back, twice the most tried if none suffice",
-          lambda _, relearning: relearning["rows"][-1] * (1.0 if relearning["recovered"] else 2.0),
+          lambda _, relearning: rows_to_relearn(relearning),
           needs=(RELEARNING,), higher_is_better=False, visibility="page", sparse=True),
     # Shenfeld et al. 2025 (arXiv 2509.04259), section 4: KL from the base model on the new task
     *(Score(f"{direction}_kl{suffix}", f"{direction} KL{mark}", f"mean KL({between}) of the "

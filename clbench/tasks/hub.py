@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clbench.core.errors import DataError, join_names, named
+from clbench.core.errors import DataError, display_path, join_names, named
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 """Suffixes of the files to read from a local copy."""
@@ -89,9 +89,11 @@ class HubDataset:
         # The library and its dependencies raise a dozen unrelated types of errors here.
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+            folder = self.hub.rpartition("/")[2]
+            missing = "" if data is None else f"{display_path(data / folder)} does not exist, and "
             problem = (
-                f"{self.hub} could not be downloaded ({reason}). Check the network, or give a "
-                f"copy with {named('data', 'DIR')}, as DIR/{self.hub.rpartition('/')[2]}."
+                f"{missing}{self.hub} could not be downloaded ({reason}). Check the network, or "
+                f"give a copy with {named('data', 'DIR')}, as DIR/{folder}."
                 if root is None
                 else f"{root} cannot be read ({reason}). Copy the files of {self.hub} again."
             )

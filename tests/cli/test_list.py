@@ -26,6 +26,25 @@ def test_every_kind_is_listed(clbench: Call, kind: str, name: str) -> None:
     assert name in [line.split()[0] for line in out.splitlines()]
 
 
+def test_the_settings_of_a_method_are_listed_with_sweep_and_source(
+    clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    code, out, _ = clbench("list", "methods", "self-replay")
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert code == 0
+    assert lines["self-replay:"].endswith("(Marek et al. 2026).")
+    assert re.search(
+        r"share +0\.01 +0\.002 to 0\.5 +As in the baseline generic-replay", lines["share"]
+    )
+    assert re.search(r"prompts +'none' +'none', 'old' +Marek", lines["prompts"])
+    assert re.search(r"lr +none +default", lines["lr"])
+    code, _, error = clbench("list", "tasks", "dft")
+    assert (code, "clbench list methods METHOD" in error) == (2, True)
+    code, _, error = clbench("list", "methods", "dtf")
+    assert (code, "'dft'" in error) == (2, True)
+
+
 def test_methods_with_other_rules_are_marked(clbench: Call) -> None:
     lines = clbench("list", "methods")[1].splitlines()
     signs = {line.split()[0]: line.split()[1] for line in lines if line[0].isalpha()}

@@ -48,6 +48,14 @@ def test_lines_fit_and_numbers_are_not_cut(width: int) -> None:
     assert ("train s" in "".join(lines)) == (width == 120)
 
 
+def test_scores_that_the_question_asks_for_are_columns() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    rows = means(score_rows(cells()))
+    titles = [str(c.header) for c in results_table(rows, console, ["average"]).columns]
+    assert "average" in titles
+    assert "average" not in [str(c.header) for c in results_table(rows, console).columns]
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_long_names_fold(width: int) -> None:
     name = "a-baseline-with-quite-a-long-name"

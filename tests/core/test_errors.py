@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -52,6 +53,7 @@ def errors_of(kind: Any, value: Any) -> list[str]:
         (Literal["a", "bb"], "b", "key: must be 'a' or 'bb', got 'b'. Did you mean 'bb'?"),
         (Annotated[int, Field(gt=0)], 0, "key: must be greater than 0, got 0"),
         (Annotated[list[int], Field(min_length=2)], [], "key: must have at least 2 items"),
+        (Annotated[float, Field(le=9.0)], math.nan, "key: must be a finite number, got nan"),
         (Annotated[int, AfterValidator(even)], 3, "key: must be even, got 3"),
         (int | list[int], "a", "key: must be a whole number or a list in [brackets], got"),
     ],

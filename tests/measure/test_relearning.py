@@ -49,8 +49,11 @@ def test_rate_and_steps_are_its_own(folder: Path) -> None:
 def test_at_a_margin_of_minus_1_all_numbers_of_rows_are_tried(folder: Path) -> None:
     own = "relearn_rows = 20\nrelearn_margin = -1.0\nrelearn_steps = 1"
     found = cell(run(folder, "all", changes={**ASKED, "relearn_rows = 20": own}))
-    assert found.relearning["rows"] == [0, 8, 16, 20]
-    assert not found.relearning["recovered"]
+    rows, scores = found.relearning["rows"], found.relearning["scores"]
+    assert rows == [0, 8, 16, 20]
+    needed = [n for n, s in zip(rows, scores, strict=True) if s >= found.R[0][0]]
+    assert found.relearning["recovered"] is bool(needed)
+    assert found.relearning.get("needed") == (needed[0] if needed else None)
 
 
 def test_frozen_weights_are_trained_and_put_back(folder: Path) -> None:
@@ -60,6 +63,12 @@ def test_frozen_weights_are_trained_and_put_back(folder: Path) -> None:
     found = cell(run(folder, "lora", changes=changes))
     assert found.R == cell(run(folder, "lora-plain", changes=plain)).R
     assert found.relearning["scores"][0] == found.R[-1][0]
+
+
+def test_the_fewest_rows_count_where_all_numbers_are_tried() -> None:
+    found = {"rows": [0, 8, 16, 20], "scores": [0.5, 0.8, 0.7, 0.9], "recovered": True}
+    scores = scores_of([[0.8, None], [0.5, 0.9]], relearning={**found, "needed": 8})
+    assert scores["relearned_rows"] == 8.0
 
 
 @pytest.mark.parametrize(("recovered", "rows"), [(True, 16.0), (False, 32.0)])

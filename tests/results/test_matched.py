@@ -156,6 +156,16 @@ def test_what_a_method_never_learns_is_not_extrapolated() -> None:
     assert read("ewc", tied, 0.5).lack == lack
 
 
+def test_a_reference_without_a_reading_says_why() -> None:
+    few = [cell for cell in sweep("vanilla", 0.2) if cell.baseline in ("vanilla", "vanilla-0.2")]
+    ours = [cell for cell in sweep("ewc", 0.1, most=0.8) if cell.baseline != "ewc"]
+    table = frames_of([*few, *ours])["mean_forgetting"]
+    lack = "vanilla has fewer than 3 settings that none beats on every seed"
+    assert table.loc[(0.75, "vanilla"), "why"] == table.loc[(0.5, "ewc"), "why"] == lack
+    both = table.loc[(0.9, "ewc"), "why"]
+    assert both == f"ewc never learns as much as 0.9 on seed 0; {lack}"
+
+
 def test_nothing_is_read_without_a_swept_reference() -> None:
     assert matched_frame(sweep("ewc", 0.1), "vanilla").empty
     plain = [cell for cell in sweep("vanilla", 0.2) if cell.baseline == "vanilla"]

@@ -59,6 +59,7 @@ def right(method: str, seed: int, text: str, **settings: Any) -> CellResult:
         ({"gamma": 1.0, "importance": 1000.0}, ": raise `importance`"),
         ({"c": 0.1, "xi": 0.1}, ": raise `c`"),
         ({"alpha": 1.0}, ""),
+        ({"weight": 1.0, "share": 0.01}, ": raise `share`"),
     ],
 )
 def test_a_method_that_changes_no_row_is_named(settings: dict[str, float], remedy: str) -> None:
@@ -67,6 +68,10 @@ def test_a_method_that_changes_no_row_is_named(settings: dict[str, float], remed
     assert noted([*theirs, *same]) == [f"mas: changes nothing here{remedy}"]
     # as many rows are right on seed 1, but not the same ones
     other = [same[0], right("mas", 1, "0101", **settings)]
+    assert noted([*theirs, *other]) == []
+    # the same rows, but another language model
+    stages = [{}, {"text_loss": 3.0}]
+    other = [same[0].model_copy(update={"capabilities": stages}), same[1]]
     assert noted([*theirs, *other]) == []
     assert noted([*theirs, right("mas", 2, "1101", **settings)]) == []  # no seed in common
 

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from statistics import stdev
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -338,6 +339,21 @@ def test_columns_depend_on_the_run() -> None:
     assert names(three()) == ["p_o", "p_s", *sequence]
     assert names(pair(), three(scenario="three")) == [*always, *sequence]
     assert names(pair(), reference(1, 0.75)) == [*always, "intransigence"]
+
+
+def test_measures_that_a_suite_turns_on_are_shown_for_pairs() -> None:
+    stages = [{"divergence": 0.0}, {"divergence": 0.1}, {"divergence": 0.3, "forward_kl": 0.2}]
+    again = {"rows": [0, 8], "steps": [0, 1], "scores": [0.5, 0.8], "recovered": True}
+    cells = [pair(capabilities=stages, relearning=again)]
+    rows = summary(scores_frame(cells)).to_dict("records")
+
+    def names(**options: Any) -> list[str]:
+        return [score.name for score in visible_scores(rows, **options)]
+
+    always = ["p_o", "p_s", "forgetting"]
+    assert names() == always
+    assert names(page=True) == [*always, "relearned_rows", "forward_kl"]
+    assert names(asked=["average", "divergence"]) == [*always, "average", "divergence"]
 
 
 def test_no_cells_give_empty_tables_with_columns() -> None:

@@ -267,11 +267,11 @@ def test_a_folder_of_several_configurations(tmp_path: Path) -> None:
 
 
 def test_without_network_the_error_names_the_folder_to_give(tmp_path: Path) -> None:
-    for data in (None, tmp_path):
+    for data, first in ((None, ""), (tmp_path, f"{tmp_path / 'glue'} does not exist, and ")):
         with pytest.raises(DataError) as caught:
             load("cola", data)
         message = str(caught.value)
-        assert message.startswith(f"task 'glue/cola': {HUB} could not be downloaded (")
+        assert message.startswith(f"task 'glue/cola': {first}{HUB} could not be downloaded (")
         assert "data='DIR', as DIR/glue" in message
         assert "\n" not in message
 

@@ -14,6 +14,7 @@ import pytest
 from clbench.results.archive import read_archive
 from clbench.results.matched import LEVELS
 from clbench.results.store import Store
+from clbench.suite.read import read_suite
 from tools import findings_page as page
 from tools import findings_studies as studies
 from tools.findings import REFERENCE, plain
@@ -194,6 +195,23 @@ def test_hours_count_cells_that_run_at_once_only_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(studies, "runs", lambda folder: cells)
     assert studies.hours(["one"]) == pytest.approx(4.0)
     assert studies.hours(["one", "two"]) == pytest.approx(8.0)
+
+
+def test_what_is_still_to_run_follows_from_suites_and_cells() -> None:
+    def left(name: str) -> tuple[int, int, int]:
+        """Return how many cells a study has, and how many methods and seeds it lacks."""
+        cells = Store(REFERENCE / name).read().cells
+        suite = read_suite(name).file
+        methods, seeds = {cell.baseline for cell in cells}, {cell.seed for cell in cells}
+        return len(cells), len({*suite.methods} - methods), len({*suite.seeds} - seeds)
+
+    text = " ".join(page.PAGE.read_text("utf-8").split())
+    assert left("findings-smollm2")[0] == 4
+    assert "`findings-smollm2` (four cells; it needs a GPU)" in text
+    assert left("findings-sequence-15")[1:] == (4, 6)
+    assert "four methods and six seeds of `findings-sequence-15`;" in text
+    assert len(read_suite("findings-clinc150").file.seeds) == 10
+    assert "the further seeds of `findings-clinc150`, which declares ten." in text
 
 
 def test_the_glue_sequence_says_nothing_with_the_built_in_model() -> None:
