@@ -194,6 +194,8 @@ def show_results(
         say(f"{len(failed)} of {count(len(cells), 'cell')} failed; repeat the command to retry.")
     if path is not None and (path / "scores.csv").exists():  # missing in a read-only folder
         say(f"Scores: {path / 'scores.csv'}")
+        if any(cell.family for cell in cells):
+            say(f"What methods lose where they learn as much: clbench report {path}")
     return 1 if failed else 0
 
 

@@ -143,6 +143,16 @@ def test_a_method_that_is_told_the_task_is_marked(
     assert "keeps rows" not in text
 
 
+def test_a_sweep_says_where_its_readings_are(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "scores.csv").touch()
+    for family, is_told in (("", False), ("vanilla", True)):
+        some = [cell.model_copy(update={"family": family}) for cell in cells()[:2]]
+        assert show_results(tmp_path, some) == 0
+        assert ("clbench report" in capsys.readouterr().out) is is_told
+
+
 def test_collapsed_runs_stand_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     some = report_cells(vanilla=[(0.80, 0.8), (0.55, 0.8), (0.81, 0.8)])
     assert show_results(None, some) == 0
