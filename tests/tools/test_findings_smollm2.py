@@ -8,15 +8,24 @@ from functools import cache
 import pytest
 
 from clbench.results.archive import read_archive
+from clbench.results.statistics import Comparison
 from clbench.suite.read import read_suite
 from tools import findings_smollm2 as page
 from tools.findings import interval, plain
+
+GENERAL = "generic-replay-tenth"
 
 
 @cache
 def text() -> str:
     """Return the page without line breaks."""
     return " ".join(page.PAGE.read_text(encoding="utf-8").split())
+
+
+def less(found: Comparison) -> str:
+    """Return how much less is lost or kept, with its interval."""
+    ends = -found.difference, -found.difference_high, -found.difference_low
+    return "{} [{}, {}]".format(*map(plain, ends))
 
 
 def mean(baseline: str, score: str) -> float:
@@ -26,10 +35,18 @@ def mean(baseline: str, score: str) -> float:
 
 def test_what_the_page_says_of_verdicts() -> None:
     found = page.against_rates()
-    none = [each for (score, *_), each in found.items() if score != "p_o"]
+    texts = {rate: found["text_loss_added", rate, GENERAL] for rate in page.RATES}
+    assert {each.verdict for each in texts.values()} == {"better"}
+    assert f"by {less(texts['vanilla'])} nats a token against the full rate." in text()
+    start = plain(mean(GENERAL, "text_loss_added"))
+    assert f"below its start ({start}), so the model" in text()
+    none = [found[score, "vanilla", GENERAL] for score in ("p_s", "p_o")]
+    none += [c for (s, _, name), c in found.items() if s != "p_o" and name != GENERAL]
     assert {each.verdict for each in none} == {"no difference shown"}
-    text_loss = {key: each for key, each in found.items() if key[0] == "text_loss_added"}
-    assert f"None of the {len(text_loss)} differences in the loss added on text" in text()
+    text_loss = {
+        key: c for key, c in found.items() if key[0] == "text_loss_added" and key[2] != GENERAL
+    }
+    assert f"None of these {len(text_loss)} differences has a verdict" in text()
     halves = {key: (c.difference_high - c.difference_low) / 2 for key, c in text_loss.items()}
     least, most = min(halves, key=halves.__getitem__), max(halves, key=halves.__getitem__)
     assert (least[1:], most[2]) == (("vanilla", "ewc-fewer"), "lora-fast")
@@ -58,10 +75,7 @@ def test_what_the_page_says_of_ewc_and_lora() -> None:
         )
     ]  # fmt: skip
     assert {each.verdict for each in fewer} == {"worse"}
-    ends = [
-        "{} [{}, {}]".format(*map(plain, (-c.difference, -c.difference_high, -c.difference_low)))
-        for c in fewer
-    ]
+    ends = [less(each) for each in fewer]
     assert f"by {ends[0]} than plain fine-tuning at the full rate and by {ends[1]} than" in text()
     assert f"and knows {ends[2]} fewer in the end than the full rate." in text()
     before = [
@@ -72,32 +86,36 @@ def test_what_the_page_says_of_ewc_and_lora() -> None:
     assert f"fewer topics, too ({before[3]})," in text()
 
 
+def test_what_the_page_says_of_replay() -> None:
+    quarter, *others = (page.against_rates()["p_o", rate, "replay"] for rate in page.RATES)
+    assert quarter.verdict == "better"
+    assert {each.verdict for each in others} == {"no difference shown"}
+    ends = quarter.difference, quarter.difference_low, quarter.difference_high
+    kept = "{} [{}, {}] more than a quarter of the rate;".format(*map(plain, ends))
+    assert f"keeps most topics** ({plain(mean('replay', 'p_o'))}), {kept}" in text()
+    shown = [interval(c.difference, c.difference_low, c.difference_high) for c in others]
+    assert "half of the rate ({}) and the full one ({}) no difference".format(*shown) in text()
+    assert f"in the loss on text ({plain(mean('replay', 'text_loss_added'))})." in text()
+    assert page.by_seed("p_o").mean().idxmax() == "replay"
+
+
 def test_what_the_page_says_of_means() -> None:
-    names = ("vanilla-half", "vanilla", "lora-fast", "ewc-fewer", "wise-ft")
+    names = ("vanilla-half", "vanilla", "replay", "lora-fast", "ewc-fewer", "wise-ft")
     ends = [plain(mean(name, "text_loss_added")) for name in names]
-    words = "It adds {} nats a token to the loss on text, the full rate {}, LoRA {}, EWC {} and"
-    assert f"{words} WiSE-FT {{}}, while".format(*ends) in text()
+    words = "a token to the loss on text, the full rate {}, replay {}, LoRA {}, EWC {} and"
+    assert f"It adds {{}} nats {words} WiSE-FT {{}}, while".format(*ends) in text()
     assert max(names, key=lambda name: mean(name, "p_s")) == "vanilla-half"
     assert f"higher mean on the sentiment ({plain(mean('vanilla-half', 'p_s'))}) and" in text()
     half = mean("vanilla-half", "p_o")
-    assert [name for name in names if mean(name, "p_o") > half] == ["wise-ft"]
-    ends = [plain(mean("wise-ft", "p_o")), plain(half)]
-    assert "the topics in the end ({}, half the rate {}).".format(*ends) in text()
-    frame = page.kept()
-    one = frame[frame["baseline"].isin(page.LEFT_OUT)].set_index("baseline")
-    assert {*one["seed"]} == {0}
-    ends = [plain(one.loc["replay", score]) for score in ("p_o", "text_loss_added")]
-    assert "keeps most topics ({}), and adds most to the loss on text ({});".format(*ends) in text()
-    general = plain(one.loc["generic-replay-tenth", "text_loss_added"])
-    assert f"lowers that loss below the start ({general})." in text()
-    first = frame[frame["seed"] == 0].set_index("baseline")
-    assert first["p_o"].idxmax() == first["text_loss_added"].idxmax() == "replay"
+    assert [name for name in names if mean(name, "p_o") > half] == ["replay", "wise-ft"]
+    ends = [plain(mean("replay", "p_o")), plain(mean("wise-ft", "p_o")), plain(half)]
+    assert "the topics in the end ({} and {}, half the rate {}).".format(*ends) in text()
 
 
 def test_all_that_is_compared_has_all_seeds() -> None:
     suite = read_suite("findings-smollm2-short").file
     frame = page.compared()
-    assert {*frame["baseline"]} == {*suite.methods} - page.LEFT_OUT
+    assert {*frame["baseline"]} == {*suite.methods}
     assert len(frame) == frame["baseline"].nunique() * frame["seed"].nunique()
     seeds = [*frame["seed"].unique()]
     assert seeds == suite.seeds[: len(seeds)]  # in order: none was chosen
