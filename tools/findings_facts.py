@@ -127,7 +127,7 @@ def draw() -> Figure:
         marks = {name: mark(against_vanilla()[score, name]) for name in methods()}
         panels[label] = {"tuned alike": marks}
     equal = {n: mark(f) for n, f in on_curve().items() if isinstance(f, Comparison)}
-    panels["kept, at equal learning"] = {"tuned alike": equal}
+    panels["at equal learning"] = {"tuned alike": equal}
     return forest(panels, "Differences from plain fine-tuning; all methods tuned alike.")
 
 

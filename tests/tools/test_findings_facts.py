@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from clbench.results.archive import read_archive
-from clbench.results.statistics import Comparison
+from clbench.results.statistics import Comparison, Differences, compare
 from clbench.suite.baselines import read_baseline
 from clbench.suite.read import read_suite
 from tools import findings_facts as page
@@ -67,30 +67,56 @@ def more(found: Comparison) -> str:
 
 
 def test_the_answers_on_what_is_ahead() -> None:
-    found, curve = page.against_vanilla(), page.on_curve()
-    better = [n for (score, n), c in found.items() if (score, c.verdict) == ("average", "better")]
-    assert better == ["replay"]
-    words = f"by {more(found['average', 'replay'])} in the mean of both tasks: it keeps"
-    assert f"{words} {more(found['p_o', 'replay'])} more of the old facts, with" in text()
-    assert found["p_s", "replay"].verdict == "no difference shown"
-    low = [found[score, "low-rate-long"] for score in page.QUESTION]
-    none = "no difference shown"
-    assert [each.verdict for each in low] == [none, "better", none]
-    assert f"keeps {more(low[1])} more and is not shown to learn less;" in text()
-    assert f"no lead is shown ({ends_of(low[0])})" in text()
+    found, curve, none = page.against_vanilla(), page.on_curve(), "no difference shown"
+    ahead = [n for (score, n), c in found.items() if (score, c.verdict) == ("average", "better")]
+    assert ahead == ["replay", "low-rate-long", "generic-replay"]
+    for name in ahead:
+        verdicts = [found[score, name].verdict for score in page.QUESTION]
+        assert verdicts == ["better", "better", none]
+        lead, kept = more(found["average", name]), more(found["p_o", name])
+        many = name == "generic-replay"
+        assert f"{'lead' if many else 'leads'} by {lead}" in text()
+        assert f"{'they keep' if many else 'it keeps'} {kept} more" in text()
+    assert curve["generic-replay"].verdict == none
     assert curve["low-rate-long"].verdict == "better"
     assert f"it keeps {more(curve['low-rate-long'])} more than plain" in text()
-    general = [found[score, "generic-replay"] for score in page.QUESTION]
-    assert [each.verdict for each in general] == [none, "better", none]
-    words = f"keep {more(general[1])} more, with no lead shown in the mean ({ends_of(general[0])})"
-    assert words in text()
+
+
+def test_the_readme_says_what_the_page_says() -> None:
+    readme = " ".join((page.ROOT / "README.md").read_text(encoding="utf-8").split())
+    found = {name: c for (score, name), c in page.against_vanilla().items() if score == "average"}
+    names = ("replay", "low-rate-long", "generic-replay")
+    ends = [plain(found[name].difference) for name in names]
+    words = (
+        "by {} in the mean of old and new facts, a tenth of the rate for ten times the steps by {}"
+    )
+    assert f"{words} and general texts by {{}}.".format(*ends) in readme
+    behind = ("dft", "asft", "eaft", "lora", "kl-anchor", "freeze-bottom", "wise-ft", "self-sft")
+    assert {n for n, c in found.items() if c.verdict == "worse"} == {*behind}
+    assert page.kept()["seed"].nunique() == 20
+
+
+def test_with_the_seeds_declared_first_replay_alone_is_ahead() -> None:
+    values = page.by_seed("average").loc[:9]
+    step = page.STEPS["average"]
+    first = {
+        name: Differences(tuple(values[name] - values[page.REFERENCE_METHOD]), step)
+        for name in page.methods()
+    }
+    found = compare({"average": first}, family=len(page.against_vanilla()))
+    assert [n for (_, n), c in found.items() if c.verdict == "better"] == ["replay"]
+    half = [(c.difference_high - c.difference_low) / 2 for c in found.values()]
+    assert (sum(width > 0.05 for width in half), len(half)) == (11, 14)
+    assert "wider than .05 on either side for eleven of the fourteen methods" in text()
 
 
 def test_the_answers_on_what_is_not() -> None:
     found, curve, none = page.against_vanilla(), page.on_curve(), "no difference shown"
     some = [found["average", name] for name in ("ewc", "talr", "self-replay")]
     assert {each.verdict for each in some} == {none}
-    assert "{}, {} and {}. Untuned,".format(*map(ends_of, some)) in text()
+    assert "{}, {} and {}. EWC keeps".format(*map(ends_of, some)) in text()
+    assert found["p_o", "ewc"].verdict == "better"
+    assert f"EWC keeps {more(found['p_o', 'ewc'])} more of the old facts." in text()
     for name in ("vanilla", "ewc", "talr", "self-replay"):
         assert "`lr_multiple` 0.5" in page.settings_of(name)
     before = page.untuned.on_curve()["p_o", "talr"]
@@ -102,18 +128,23 @@ def test_the_answers_on_what_is_not() -> None:
     before = page.by_seed("p_o_before").mean()
     assert f"know {plain(before.min())} to {plain(before.max())} of the old" in text()
     learned = {name: plain(page.by_seed("p_s")[name].mean()) for name in ("dft", "asft", "eaft")}
-    assert learned["dft"] == learned["asft"]
-    assert f"both learn {learned['dft']} of the new facts and end" in text()
-    behind = [found["average", name] for name in ("dft", "asft", "lora", "eaft", "self-sft")]
+    assert f"learn {learned['dft']} and {learned['asft']} of the new facts and end" in text()
+    names = ("dft", "asft", "lora", "kl-anchor", "freeze-bottom", "eaft", "self-sft")
+    behind = [found["average", name] for name in names]
     assert {each.verdict for each in behind} == {"worse"}
     ends = [plain(-each.difference) for each in behind[:2]]
     assert "and end {} and {} behind in the mean".format(*ends) in text()
     assert page.by_seed("p_s").mean().idxmax() == page.by_seed("p_o").mean().idxmin() == "eaft"
     ends = learned["eaft"], plain(page.by_seed("p_o")["eaft"].mean())
     assert "new facts ({}) and the lowest on old ones ({}).".format(*ends) in text()
-    assert f"LoRA ends {less(behind[2])} behind;" in text()
-    for name in ("freeze-bottom", "wise-ft"):
-        assert (found["p_s", name].verdict, found["p_o", name].verdict) == ("worse", none)
+    words = (
+        "LoRA ends {} behind**, the anchor of the outputs (`kl-anchor`) {} and frozen lower layers"
+    )
+    assert f"{words} {{}}.".format(*map(less, behind[2:5])) in text()
+    wise = [found[score, "wise-ft"] for score in page.QUESTION]
+    assert [each.verdict for each in wise] == ["worse", "better", "worse"]
+    words = f"WiSE-FT learns {less(wise[2])} less and keeps {more(wise[1])} more, and ends"
+    assert f"{words} {less(wise[0])} behind in the mean." in text()
 
 
 def test_dft_and_asft_do_best_where_they_hardly_learn() -> None:

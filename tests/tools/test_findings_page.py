@@ -80,7 +80,8 @@ OTHERS = {
     "equal low-rate-long": "better",
     "equal replay": "better",
     "tuned replay average": "better",
-    "tuned low-rate-long average": NONE,
+    "tuned low-rate-long average": "better",
+    "tuned generic-replay average": "better",
 }
 
 
