@@ -176,6 +176,7 @@ def kl_values() -> dict[str, str]:
             f"kl text {name}": share(*decoder.r2(name, "text_loss_added")),
             f"kl unseen {name}": share(*decoder.r2(name, "p_o", unseen=True)),
             f"kl slow {name}": plain(decoder.without_fast(name), 2),
+            f"kl log {name}": plain(decoder.r2_of_logarithm(name), 2),
             f"kl ranks {name}": plain(decoder.rank_correlation(name), 2),
         }
     return found

@@ -78,6 +78,9 @@ def test_the_answers_on_what_is_ahead() -> None:
         assert f"{'lead' if many else 'leads'} by {lead}" in text()
         assert f"{'they keep' if many else 'it keeps'} {kept} more" in text()
     assert curve["generic-replay"].verdict == none
+    before = page.by_seed("p_o_before").mean()
+    ends = plain(before["generic-replay"]), plain(before["vanilla"])
+    assert "known before the new task ({} against {} of `vanilla`".format(*ends) in text()
     assert curve["low-rate-long"].verdict == "better"
     assert f"it keeps {more(curve['low-rate-long'])} more than plain" in text()
 
@@ -87,10 +90,8 @@ def test_the_readme_says_what_the_page_says() -> None:
     found = {name: c for (score, name), c in page.against_vanilla().items() if score == "average"}
     names = ("replay", "low-rate-long", "generic-replay")
     ends = [plain(found[name].difference) for name in names]
-    words = (
-        "by {} in the mean of old and new facts, a tenth of the rate for ten times the steps by {}"
-    )
-    assert f"{words} and general texts by {{}}.".format(*ends) in readme
+    words = "replay of old rows ({}), a tenth of the rate for ten times the steps ({}) and general"
+    assert f"{words} texts ({{}}).".format(*ends) in readme
     behind = ("dft", "asft", "eaft", "lora", "kl-anchor", "freeze-bottom", "wise-ft", "self-sft")
     assert {n for n, c in found.items() if c.verdict == "worse"} == {*behind}
     assert page.kept()["seed"].nunique() == 20

@@ -149,6 +149,7 @@ def test_the_words_on_the_decoder_are_those_of_the_cells() -> None:
     decoder = page.decoder
     own, *others = (decoder.r2(name, "p_o") for name in ("forward_kl", "p_s", "divergence"))
     assert own[1] > max(high for _, _, high in others)  # "better than KL on other text"
+    assert decoder.r2_of_logarithm("divergence") > decoder.r2_of_logarithm("forward_kl")
     unseen = [decoder.r2(n, "p_o", unseen=True) for n in ("forward_kl", "divergence")]
     assert unseen[0][1] > 0.0 > unseen[1][1]  # "also for methods that the fit has not seen"
     assert decoder.rank_correlation("divergence") < decoder.rank_correlation("forward_kl") < 0.0

@@ -58,8 +58,8 @@ def test_methods_have_their_seeds_the_declared_pooling_and_tuning_on_another(
         by_method[cell.baseline].add(cell.seed)
     more = {}
     if study is page.ALL:
-        more = dict.fromkeys(("prototypes", "seq-star", "lora-shared", "o-lora"), range(10))
-        more["frozen"] = range(5)
+        five = ("prototypes", "seq-star", "frozen", "lora-shared", "o-lora")
+        more = dict.fromkeys(five, range(10))
     if study is page.STAGE:
         more = dict.fromkeys(("frozen", "lora-shared", "o-lora"), range(10))
     fewest = range({page.FOUR: 10, page.FIFTEEN: 4}.get(study, 3))
@@ -143,6 +143,11 @@ def test_what_the_page_says_of_methods() -> None:
     )
     assert words.format(shown(less, plain), *map(plain, ends)) in text()
     assert f"the single adapter is {shown(less, plain)} or {shown(ahead, plain)}," in text()
+    readme = " ".join((page.ROOT / "README.md").read_text("utf-8").split())
+    leads = [plain(ahead.difference), plain(less.difference)]
+    words = "({} with the stage's classes, {} with all classes so far)".format(*leads)
+    ends = [plain(-each.difference) for each in (frozen, behind)]
+    assert f"{words}, and behind a head on the frozen encoder by {ends[0]} and {ends[1]}." in readme
     star = found(0)[Claim("seq-star", "frozen"), page.SCORE]
     assert star.verdict == "better"
     assert f"the frozen encoder by {shown(star, plain)} with all classes, and with" in text()

@@ -91,8 +91,9 @@ def test_what_the_page_says_of_replay() -> None:
     assert quarter.verdict == "better"
     assert {each.verdict for each in others} == {"no difference shown"}
     ends = quarter.difference, quarter.difference_low, quarter.difference_high
-    kept = "{} [{}, {}] more than a quarter of the rate;".format(*map(plain, ends))
-    assert f"keeps most topics** ({plain(mean('replay', 'p_o'))}), {kept}" in text()
+    kept = "{} [{}, {}] above a quarter of the rate, which".format(*map(plain, ends))
+    words = f"highest mean on topics in the end** ({plain(mean('replay', 'p_o'))}), {kept}"
+    assert words in text()
     shown = [interval(c.difference, c.difference_low, c.difference_high) for c in others]
     assert "half of the rate ({}) and the full one ({}) no difference".format(*shown) in text()
     assert f"in the loss on text ({plain(mean('replay', 'text_loss_added'))})." in text()
@@ -103,6 +104,8 @@ def test_what_the_page_says_of_means() -> None:
     names = ("vanilla-half", "vanilla", "replay", "lora-fast", "ewc-fewer", "wise-ft")
     ends = [plain(mean(name, "text_loss_added")) for name in names]
     words = "a token to the loss on text, the full rate {}, replay {}, LoRA {}, EWC {} and"
+    least = plain(mean("vanilla-quarter", "text_loss_added"))
+    assert f"A quarter of the rate adds only {least}, but learns fewer topics." in text()
     assert f"It adds {{}} nats {words} WiSE-FT {{}}, while".format(*ends) in text()
     assert max(names, key=lambda name: mean(name, "p_s")) == "vanilla-half"
     assert f"higher mean on the sentiment ({plain(mean('vanilla-half', 'p_s'))}) and" in text()
