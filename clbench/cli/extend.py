@@ -20,7 +20,7 @@ from clbench.methods.base import METHODS, Method
 from clbench.models.locate import MODELS
 from clbench.results.score_tables import MARKS
 from clbench.shifts.base import SHIFTS
-from clbench.suite.baselines import Range, read_baseline
+from clbench.suite.baselines import Baseline, Range, read_baseline
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import load_plugins
 from clbench.suite.read import packaged_files, parse_toml, read_suite
@@ -131,17 +131,16 @@ KINDS = {
 }
 
 
-def _settings(name: str) -> Rows:
-    """Yield each setting of a method or baseline with its value, sweep and source."""
-    baseline = read_baseline(name)
+def _settings(baseline: Baseline) -> Rows:
+    """Yield each setting of a baseline with its value, sweep and source."""
     method, swept = baseline.build(), axes(baseline)
     for key in method.settings_model().model_fields:
-        value = getattr(method, key)
-        default = "default" if key not in baseline.settings else ""
-        axis: Any = swept.get(key, ())
-        tried = axis if isinstance(axis, Range) else ", ".join(map(format_value, axis))
-        if isinstance(tried, Range):
-            tried = f"{tried.low:g} to {tried.high:g}"
+        value, axis = getattr(method, key), swept.get(key, ())
+        if isinstance(axis, Range):
+            tried = f"{axis.low:g} to {axis.high:g}"
+        else:
+            tried = ", ".join(map(format_value, axis))
+        default = "" if key in baseline.settings else "default"
         shown = "none" if value is None else format_value(value)
         yield key, shown, tried, baseline.sources.get(key, default)
 
@@ -168,8 +167,9 @@ def listing(
     if method is not None:
         if kind != "methods":
             raise ArgumentError(f"list: {method!r} goes with methods: clbench list methods METHOD.")
-        say(f"{method}: {printable(read_baseline(method).description)}".rstrip(": "))
-        settings = [tuple(map(printable, row)) for row in _settings(method)]
+        baseline = read_baseline(method)
+        say(f"{method}: {printable(baseline.description)}".rstrip(": "))
+        settings = [tuple(map(printable, row)) for row in _settings(baseline)]
         show_rows(settings, ("setting", "value", "to tune", "source"))
         return 0
     rows = ((name, *map(printable, texts)) for name, *texts in KINDS[kind](suite))

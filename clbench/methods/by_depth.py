@@ -113,9 +113,7 @@ class FreezeBottom(Method):
         for name in (name for group in (embeddings, *lowest) for name in group.parameters):
             weights[name].requires_grad_(False)
         if len(lowest) == len(layers):
-            stage.note(
-                f"{self.name}: all {len(layers)} layers are frozen, so only the head is left."
-            )
+            stage.note(f"{self.name}: only what is above the {len(layers)} layers is trained.")
 
 
 Rates = Annotated[list[LearningRate], Field(min_length=3)]

@@ -180,12 +180,8 @@ def matched_frame(
                         spread = _step(step, len(ours.values), ours.bend)
                         found = summarise(list(ours.values.values()), spread)
                         row |= {"mean": found.mean, "low": found.low, "high": found.high}
-                    lacks = (
-                        [ours.lack or "the reference"]
-                        if name == reference
-                        else [each.lack for each in (ours, theirs) if each.lack]
-                    )
-                    row["why"] = "; ".join(lacks)
+                    lacks = dict.fromkeys(filter(None, (ours.lack, theirs.lack)))
+                    row["why"] = "; ".join(lacks) or ("the reference" if name == reference else "")
                     rows.append(row)
                     common = sorted(ours.values.keys() & theirs.values.keys())
                     if not row["why"] and common:

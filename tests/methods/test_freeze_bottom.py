@@ -57,7 +57,7 @@ def test_more_layers_than_the_model_has_are_refused(folder: Path) -> None:
     with pytest.raises(SettingsError, match="layers = 4 is more than the 3 of the model"):
         Cell(folder, FreezeBottom(layers=4)).begin(1)
     notes = [Cell(folder, FreezeBottom(layers=n)).begin(1).notes for n in (2, 3)]
-    assert notes == [[], ["freeze-bottom: all 3 layers are frozen, so only the head is left."]]
+    assert notes == [[], ["freeze-bottom: only what is above the 3 layers is trained."]]
     for layers in (3, 4, 0.9):  # known before any training
         method = FreezeBottom(layers=layers)
         method.check_protocol(Protocol(model=str(folder)))

@@ -6,6 +6,7 @@ import json
 from functools import cache
 
 import pytest
+from helpers.wording import less, more
 
 from clbench.results.archive import read_archive
 from clbench.results.statistics import Comparison, Differences, compare
@@ -52,18 +53,6 @@ def test_scores_follow_from_the_files() -> None:
         assert (row["p_o"], row["p_s"]) == tuple(cell["R"][-1])
         assert row["average"] == pytest.approx(sum(cell["R"][-1]) / 2)
         assert [part["validation"] for part in cell["scenario_report"]["parts"]] == [144, 48]
-
-
-def less(found: Comparison) -> str:
-    """Return how much less is kept or learned, with its interval."""
-    ends = (-found.difference, -found.difference_high, -found.difference_low)
-    return "{} [{}, {}]".format(*map(plain, ends))
-
-
-def more(found: Comparison) -> str:
-    return "{} [{}, {}]".format(
-        *map(plain, (found.difference, found.difference_low, found.difference_high))
-    )
 
 
 def test_the_answers_on_what_is_ahead() -> None:

@@ -6,9 +6,9 @@ import json
 from functools import cache
 
 import pytest
+from helpers.wording import less, more
 
 from clbench.results.archive import read_archive
-from clbench.results.statistics import Comparison
 from clbench.suite.read import read_suite
 from tools import findings_smollm2 as page
 from tools.findings import interval, plain
@@ -20,12 +20,6 @@ GENERAL = "generic-replay-tenth"
 def text() -> str:
     """Return the page without line breaks."""
     return " ".join(page.PAGE.read_text(encoding="utf-8").split())
-
-
-def less(found: Comparison) -> str:
-    """Return how much less is lost or kept, with its interval."""
-    ends = -found.difference, -found.difference_high, -found.difference_low
-    return "{} [{}, {}]".format(*map(plain, ends))
 
 
 def mean(baseline: str, score: str) -> float:
@@ -90,10 +84,8 @@ def test_what_the_page_says_of_replay() -> None:
     quarter, *others = (page.against_rates()["p_o", rate, "replay"] for rate in page.RATES)
     assert quarter.verdict == "better"
     assert {each.verdict for each in others} == {"no difference shown"}
-    ends = quarter.difference, quarter.difference_low, quarter.difference_high
-    kept = "{} [{}, {}] above a quarter of the rate, which".format(*map(plain, ends))
-    words = f"highest mean on topics in the end** ({plain(mean('replay', 'p_o'))}), {kept}"
-    assert words in text()
+    words = f"highest mean on topics in the end** ({plain(mean('replay', 'p_o'))}), {more(quarter)}"
+    assert f"{words} above a quarter of the rate, which" in text()
     shown = [interval(c.difference, c.difference_low, c.difference_high) for c in others]
     assert "half of the rate ({}) and the full one ({}) no difference".format(*shown) in text()
     assert f"in the loss on text ({plain(mean('replay', 'text_loss_added'))})." in text()
