@@ -6,7 +6,7 @@ The command line prints each error as one line and exits with 2.
 import math
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import SequenceMatcher, get_close_matches
@@ -123,6 +123,13 @@ WORDS = {
 }
 """Requirements in plain words, each with the pydantic error types it stands for."""
 
+MEMBERS = {
+    "constrained-int": ("be", "be a whole number"),
+    "constrained-float": ("be", "be a number"),
+    "list[": ("have", "be a list in [brackets] with"),
+}
+"""What to write for the verb of a bound, by how pydantic names the member of a union."""
+
 TYPES = {
     bool: "a boolean", int: "a whole number", float: "a number", str: "a text",
     list: "a list", dict: "an object", bytes: "bytes",
@@ -152,14 +159,25 @@ def describe_errors(
         grouped.setdefault(path, []).append(entry)
     texts = []
     for path, entries in grouped.items():
+        if any(other[: len(path)] == path != other for other in grouped):
+            continue  # the other members of a union; the value is wrong further inside
         location = f"{table} {_dotted(path)}".strip() if table else describe_path(path, data)
         if model is not None and entries[0]["type"] == "extra_forbidden":
             text = _unknown_key(entries[0], path, model)
         else:
-            requirements = dict.fromkeys(_requirement(entry) for entry in entries)
+            requirements = dict.fromkeys(
+                _requirement(entry, some_of_several=len(entries) > 1) for entry in entries
+            )
             text = " or ".join(requirements).replace(" or must be ", " or ") + _got(entries[0])
-        texts.append(f"{location}: {text}" if location else text)
+        if location.isidentifier() and text.split()[0] in _keys(entries[0]["input"]):
+            texts.append(f"[{location}] {text}")  # keys of a table do not fit together
+        else:
+            texts.append(f"{location}: {text}" if location else text)
     return texts
+
+
+def _keys(value: Any) -> Collection[str]:
+    return value.keys() if isinstance(value, Mapping) else ()
 
 
 def describe_path(path: Sequence[str | int], data: Any = None) -> str:
@@ -343,8 +361,11 @@ def _dotted(path: Sequence[str | int]) -> str:
     return text
 
 
-def _requirement(entry: Mapping[str, Any]) -> str:
-    """Return what the value must be, in plain words, else in pydantic's."""
+def _requirement(entry: Mapping[str, Any], *, some_of_several: bool) -> str:
+    """Return what the value must be, in plain words, else in pydantic's.
+
+    A bound that holds for `some_of_several` types names its own: ``must be a number less than 1``.
+    """
     if isinstance(entry["input"], float) and math.isnan(entry["input"]):
         return "must be a finite number"
     if entry["type"] == "list_type" and isinstance(entry["input"], Mapping):
@@ -354,7 +375,11 @@ def _requirement(entry: Mapping[str, Any]) -> str:
             return words
     text = in_words(str(entry.get("ctx", {}).get("error", entry["msg"])))
     begin = text[:1].lower() if text[1:2].islower() else text[:1]  # names such as R stay
-    return f"{begin}{text[1:]}".rstrip(".")
+    text = f"{begin}{text[1:]}".rstrip(".")
+    for member, (verb, words) in MEMBERS.items() if some_of_several else ():
+        if str(entry["loc"][-1]).startswith(member):
+            text = text.replace(f"must {verb} ", f"must {words} ", 1)
+    return text
 
 
 def _got(entry: Mapping[str, Any]) -> str:

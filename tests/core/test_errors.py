@@ -37,6 +37,10 @@ def errors_of(kind: Any, value: Any) -> list[str]:
     return describe_errors(caught.value, data, model=model)
 
 
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+SHARES = Share | Annotated[list[Share], Field(min_length=3)]
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "words"),
     [
@@ -56,6 +60,13 @@ def errors_of(kind: Any, value: Any) -> list[str]:
         (Annotated[float, Field(le=9.0)], math.nan, "key: must be a finite number, got nan"),
         (Annotated[int, AfterValidator(even)], 3, "key: must be even, got 3"),
         (int | list[int], "a", "key: must be a whole number or a list in [brackets], got"),
+        (
+            Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0.0, lt=1.0)],
+            -1,
+            "key: must be a whole number greater than or equal to 0 or a number greater than 0",
+        ),
+        (SHARES, [0.5], "key: must be a number or a list in [brackets] with at least 3 items"),
+        (SHARES, [0.5, 0.1, 2.0], "key item 3: must be less than or equal to 1, got 2.0"),
     ],
 )
 def test_an_error_names_key_requirement_and_value(kind: Any, value: Any, words: str) -> None:

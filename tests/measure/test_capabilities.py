@@ -149,7 +149,8 @@ def test_measures_need_a_language_model(folder: Path, key: str) -> None:
     (folder / "classes.toml").write_text(text)
     import clbench
 
-    with pytest.raises(ClbenchError, match=f"{key} needs head = 'language-model'"):
+    place, words = r"line \d+, column 1: \[protocol\]", "needs head = 'language-model'"
+    with pytest.raises(ClbenchError, match=f"{place} {key} {words}"):
         clbench.run(folder / "classes.toml", out=folder / "classes", scenarios=["two"])
 
 
