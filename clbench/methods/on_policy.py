@@ -56,7 +56,7 @@ class SelfReplay(OnPolicy, TextReplay):
     texts
         Largest number of texts in a stage. No more are written than its steps read once.
     text_length
-        Most tokens to write.
+        Most tokens to write, within the positions that the model has.
     prompts
         ``none``: begin with the model's own beginning-of-text token. ``old``: answer prompts of
         earlier tasks. The first stage is then vanilla's, and the method keeps rows.
