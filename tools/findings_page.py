@@ -42,6 +42,7 @@ CHANGES = {
     "self-sft-drop": "its own right answers",
 }
 """What is compared with plain fine-tuning of the decoder: each changes one thing."""
+SEQUENCES = dict(zip(("all", "stage", "four", "fifteen", "words"), sequences.STUDIES, strict=True))
 Panels = Mapping[str, Mapping[str, Mapping[str, str]]]
 """Names of comparisons by panel, series and row."""
 LEADS = "lead prototypes (.+) average"
@@ -91,10 +92,8 @@ def comparisons() -> dict[str, Comparison]:
         best, names = strongest(study), [c.baseline for c in study.read()[0] if not c.control]
         add(study.name, study, [Claim(name, best) for name in dict.fromkeys(names)], ("p",))
     score = (sequences.SCORE,)
-    add("all", sequences.ALL, sequences.CLAIMS, score)
-    add("stage", sequences.STAGE, sequences.CLAIMS, score)
-    add("four", sequences.FOUR, sequences.CLAIMS, score)
-    add("fifteen", sequences.FIFTEEN, sequences.CLAIMS, score)
+    for name, study in SEQUENCES.items():
+        add(name, study, sequences.CLAIMS, score)
     names = [name for name in averages(sequences.ALL) if name not in CLASS_MEANS]
     add("lead", sequences.ALL, [Claim("prototypes", name) for name in names], score)
     found |= {f"{task} {method}": answer for (task, method), answer in pretraining()[1].items()}
@@ -158,7 +157,7 @@ def values() -> dict[str, str]:
         found[f"seeds {name}"] = f"{runs(name)['seed'].nunique()}"
     found["seeds fewest"] = str(sequences.SEEDS)
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
-    for name, study in zip(("all", "stage", "four", "fifteen"), sequences.STUDIES, strict=True):
+    for name, study in SEQUENCES.items():
         found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}
     for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):
         verdicts = [comparisons()[key].verdict for key in matching(pattern).values()]
@@ -302,9 +301,12 @@ def panels() -> dict[str, Panels]:
     leads = {f"{n} − prototypes": key for n, key in matching("all (.+) prototypes .+").items()}
     leads |= {f"prototypes − {name}": key for name, key in matching(LEADS).items()}
     found["class-means"] = {"share of intents that are right after ten steps": {"": leads}}
-    own = {number: matching(f"{number} (.+) average") for number in ("four", "fifteen")}
-    rows = {f"{n} tasks": {" − ".join(p.split()): k for p, k in m.items()} for n, m in own.items()}
-    found["own-heads"] = {"mean accuracy on the tasks after the last": rows}
+    found["own-heads"] = {"mean accuracy on the tasks after the last": {
+        SEQUENCES[name].label: {
+            " − ".join(pair.split()): key for pair, key in matching(f"{name} (.+) average").items()
+        }
+        for name in ("four", "fifteen", "words")
+    }}  # fmt: skip
     found["lower-rate"] = {
         title: {"": matching(f"tuned (.+) {score}")} for score, title in facts.SCORES.items()
     }

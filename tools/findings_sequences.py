@@ -50,8 +50,14 @@ FOUR = Study(
     REFERENCE / "findings-sequence-4-tune",
 )
 FIFTEEN = Study("fifteen-tasks", "fifteen tasks", REFERENCE / "findings-sequence-15", FOUR.tuning)
-TUNED = (ALL, STAGE, FOUR)
-STUDIES = (*TUNED, FIFTEEN)
+WORDS = Study(
+    "four-tasks-words",
+    "four tasks in words",
+    REFERENCE / "findings-sequence-4-text",
+    REFERENCE / "findings-sequence-4-text-tune",
+)
+TUNED = (ALL, STAGE, FOUR, WORDS)
+STUDIES = (ALL, STAGE, FOUR, FIFTEEN, WORDS)
 CLAIMS = (
     # Wang et al. 2023, table 1: O-LoRA is ahead of these on the average over the tasks.
     Claim("o-lora", "lora-shared"),
@@ -165,8 +171,12 @@ def settings_text(study: Study, name: str) -> str:
     )
 
 
-def scores_table(cells: Sequence[CellResult], columns: Mapping[str, str] = COLUMNS) -> str:
-    """Return a Markdown table of mean scores, and of time and memory as multiples of vanilla's.
+def scores_table(
+    cells: Sequence[CellResult],
+    columns: Mapping[str, str] = OWN_HEADS,
+    reference: str = "vanilla",
+) -> str:
+    """Return a Markdown table of mean scores, and of time and memory as multiples of a method's.
 
     Time and memory are means over the cells that ran on a GPU, if any did; a method without such
     cells then has none.
@@ -180,7 +190,7 @@ def scores_table(cells: Sequence[CellResult], columns: Mapping[str, str] = COLUM
         flags = [flag for flag in ("keeps_rows", "needs_task_id") if row[flag]]
         shown = [(signed if name in SIGNED else plain)(row[f"{name}_mean"]) for name in columns]
         costly = [
-            f"{costs[method][f'{cost}_mean'] / costs['vanilla'][f'{cost}_mean']:.2f}"
+            f"{costs[method][f'{cost}_mean'] / costs[reference][f'{cost}_mean']:.2f}"
             if method in costs
             else ""
             for cost in ("train_seconds", "training_memory_mb")
@@ -196,8 +206,9 @@ def tables() -> dict[str, str]:
         "claims": claims_table(),
         "heads": heads_table(),
         "settings": settings_table(),
-        **{study.name: scores_table(study.read()[0]) for study in (ALL, STAGE)},
-        **{study.name: scores_table(study.read()[0], OWN_HEADS) for study in (FOUR, FIFTEEN)},
+        **{study.name: scores_table(study.read()[0], COLUMNS) for study in (ALL, STAGE)},
+        **{study.name: scores_table(study.read()[0]) for study in (FOUR, FIFTEEN)},
+        WORDS.name: scores_table(WORDS.read()[0], reference="lora-shared"),
     }
 
 

@@ -21,6 +21,7 @@ STUDIES = {
     "findings-clinc150-stage": ("sequences", "--data DIR --model MODEL"),
     "findings-sequence-4": ("sequences", "--data DIR --model MODEL"),
     "findings-sequence-15": ("sequences", "--data DIR --model MODEL"),
+    "findings-sequence-4-text": ("sequences", "--data DIR --model MODEL"),
     "findings-decoder": ("decoders", "--model facts-gpt"),
     "findings-decoder-relearn": ("decoders", "--model facts-gpt"),
     "findings-facts": ("facts", "--model facts-gpt"),
