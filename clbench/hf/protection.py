@@ -28,7 +28,7 @@ def protect(
     method: str = "l2-sp",
     *,
     fisher: Fisher | None = None,
-    corpus: str = "built-in",
+    corpus: str | None = None,
     **settings: Any,
 ) -> "Protection":
     """Let a method of clbench protect what the model of a Trainer can do now; then call `train`.
@@ -54,8 +54,8 @@ def protect(
         `clbench.fisher` returns it, or a safetensors file of it. Its names are those of the
         Trainer's model or of its part without head.
     corpus
-        Texts for ``ewc-mlm``, ``generic-replay`` and ``kl-anchor``: ``built-in``, ``wiki40b/en``,
-        or a file with one text per line.
+        Texts for ``ewc-mlm``, ``generic-replay`` and ``kl-anchor`` at texts: ``built-in`` (the
+        default), ``wiki40b/en``, or a file with one text per line.
     settings
         Settings of the method; by default those of the baseline.
 
@@ -77,7 +77,10 @@ def protect(
             "learning_rate in TrainingArguments."
         )
     instance = METHODS.get(baseline.method)(**values)
-    protection = Protection(trainer, instance, resolve_corpus(corpus, Path.cwd(), "corpus"))
+    if corpus is not None and not instance.reads_corpus:
+        raise SettingsError(f"protect: {method!r}, as it is set, reads no corpus=. Remove it.")
+    texts = resolve_corpus(corpus or "built-in", Path.cwd(), "corpus")
+    protection = Protection(trainer, instance, texts)
     if fisher is not None and not instance.takes_fisher:
         raise SettingsError(f"protect: {method!r} does not use fisher=. Remove it.")
     if instance.takes_fisher:

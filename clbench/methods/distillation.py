@@ -147,11 +147,16 @@ class KLAnchor(Method):
     texts: Annotated[int, Field(ge=1)] = 4
     text_length: Annotated[int, Field(ge=4)] = 64
 
+    @property
+    def reads_corpus(self) -> bool:  # type: ignore[override]
+        """Whether the texts are the suite's corpus."""
+        return self.at == "text"
+
     def setup(self, context: Context) -> None:
         """Keep the base model's weights, and read the texts."""
         self._base = context.snapshot()
         self._corpus: list[str] = []
-        if self.at == "text":
+        if self.reads_corpus:
             from clbench.models.checkpoint import load_tokenizer
 
             protocol = context.protocol
@@ -177,7 +182,7 @@ class KLAnchor(Method):
     def _compared(self, stage: Stage, batch: Batch) -> Batch:
         """Return a batch that asks for the next tokens at random places."""
         inputs = dict(batch.inputs)
-        if self.at == "text":
+        if self.reads_corpus:
             chosen = [self._corpus[next(self._stream)] for _ in range(self.texts)]
             encoded = self._tokenizer(
                 chosen,

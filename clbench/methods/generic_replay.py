@@ -89,6 +89,7 @@ class GenericReplay(TextReplay):
     """
 
     name: ClassVar[str] = "generic-replay"
+    reads_corpus = True
     texts: Annotated[int, Field(ge=1)] = 1000
     text_length: Annotated[int, Field(ge=4)] = 128
     masking: Literal["bert", "mask", "any-position"] = "bert"

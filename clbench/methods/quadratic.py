@@ -268,6 +268,7 @@ class EWCMLM(PullingMethod):
 
     name = "ewc-mlm"
     runs_in_trainer = True
+    reads_corpus = True
     needs_decoder = True
     importance: Annotated[float, Field(gt=0.0, le=1e12)] = 675.0
     half: bool = False

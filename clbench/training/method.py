@@ -78,6 +78,8 @@ class Method(Configured):
     takes_fisher
         Set to True if in a Trainer it starts from Fisher information, in the state ``fisher`` and
         ``anchor``.
+    reads_corpus
+        Set to True if it reads the suite's `corpus`; `clbench.hf.protect` refuses one otherwise.
     control
         Set to True for a control: a simple way to forget less. The report says which methods do
         not beat every control of a run that keeps no rows.
@@ -106,6 +108,7 @@ class Method(Configured):
     runs_in_trainer: ClassVar[bool] = False
     replaces_loss: ClassVar[bool] = False
     takes_fisher: ClassVar[bool] = False
+    reads_corpus: ClassVar[bool] = False
     control: ClassVar[bool] = False
     check_settings: ClassVar[Mapping[str, Any]] = {}
     lr: LearningRate | None = None

@@ -213,6 +213,8 @@ def test_models_with_plain_tuples_and_other_labels_are_trained(tmp_path: Path) -
         ("nothing", {}, "nothing"),
         ("ewc", {}, "needs fisher="),
         ("l2-sp", {"fisher": {}}, "does not use fisher="),
+        ("l2-sp", {"corpus": "built-in"}, "'l2-sp', as it is set, reads no corpus="),
+        ("kl-anchor", {"corpus": "built-in"}, "as it is set, reads no corpus="),
         ("l2-sp", {"strength": 1.0}, "strength"),
         ("l2-sp", {"lr": 1e-3}, "no effect in a Trainer"),
         ("kl-anchor", {}, "needs a model with a language-model head"),
