@@ -52,6 +52,8 @@ class PromptEncoder:
         As in `PromptRows`.
     remedy
         What to do if the chat template fails.
+    list_answers
+        Whether prompts of tasks with classes begin with a line of all answers.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -60,6 +62,7 @@ class PromptEncoder:
     chat: bool = False
     encoder_decoder: bool = False
     remedy: str = "Set chat = false in [protocol]."
+    list_answers: bool = False
 
     def __post_init__(self) -> None:
         if self.tokenizer.eos_token_id is None:
@@ -105,6 +108,8 @@ class PromptEncoder:
                 tokens = [[[*t, end] for t in row] for row in tokens]
         elif not task.free_text:
             tokens = [self._answers(texts, template, where, notes)]
+            if self.list_answers and not task.regression:
+                template = template.after(f"Options: {', '.join(texts)}\n")
         answers = None
         if to_train:
             answers = self._to_train(task, rows, template, tokens, values, notes)

@@ -248,7 +248,8 @@ class ScenarioPreparer:
                     f"packing needs rows within its attention window of {window} tokens, and "
                     f"max_length = {self.max_length}. Set packing = false in [protocol]."
                 )
-            return PromptEncoder(tokenizer, self.max_length, protocol.answer_length, chat, encodes)
+            options = self.max_length, protocol.answer_length, chat, encodes
+            return PromptEncoder(tokenizer, *options, list_answers=protocol.list_answers)
         except ModelError as error:
             raise ModelError(f"model {protocol.model!r}: {error}") from error
 

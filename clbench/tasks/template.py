@@ -1,7 +1,7 @@
 """Templates: a task's rows as prompts and answers for language models."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from string import Formatter
 from typing import Any, Self
@@ -97,6 +97,11 @@ class Template:
     def answer(self, label: str) -> str:
         """Return the answer for a class."""
         return self.answers.get(label, label.replace("_", " "))
+
+    def after(self, text: str) -> Self:
+        """Return the template with a text, in which braces are text, before the prompt."""
+        literal = text.replace("{", "{{").replace("}", "}}")
+        return replace(self, prompt=literal + self.prompt)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings that decide prompts and answers, for recipes."""

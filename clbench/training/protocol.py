@@ -74,6 +74,9 @@ class Protocol(pydantic.BaseModel):
         Whether answers are ranked by the ``sum`` or the ``mean`` of their tokens' log-probability.
     answer_length
         Most tokens of a text to write, of a task with targets.
+    list_answers
+        Whether a language model's prompts of tasks with classes begin with the answers to choose
+        from, as those of Wang et al. 2023 (O-LoRA) do.
     chat
         Whether prompts are put into the model's chat template; None: if it has one.
     packing
@@ -166,6 +169,7 @@ class Protocol(pydantic.BaseModel):
     answer_by: Literal["likelihood", "generation"] = later("likelihood")
     answer_score: Literal["sum", "mean"] = later("sum")
     answer_length: Positive = later(64)
+    list_answers: bool = later(False)
     chat: bool | None = later(None)
     packing: bool = later(False)
     accumulation: Positive = later(1)
@@ -216,7 +220,7 @@ class Protocol(pydantic.BaseModel):
         if self.subset == "seed" and self.limit_per == "class":
             raise ValueError("subset = 'seed' needs limit_per = 'task'")
         only_language_models = (
-            *("answer_by", "answer_score", "answer_length", "chat", "packing"),
+            *("answer_by", "answer_score", "answer_length", "list_answers", "chat", "packing"),
             *("capability_rows", "capability_tasks", "kl_rows", "lm_eval"),
             *("weights", "gradient_checkpointing"),
         )

@@ -68,6 +68,34 @@ def test_rows_to_score_have_prompts_and_candidates() -> None:
     assert encoded.notes == ()
 
 
+@pytest.mark.parametrize("to_train", [False, True])
+def test_prompts_can_list_the_answers(to_train: bool) -> None:
+    rows = rows_of(["dull", "a {text} that is too long " * 9], [0, 1])
+    braces = Template("{text}\nGood:", {"neg": "{no}", "pos": "yes"})
+    typed = Template("Options: {{no}}, yes\n{text}\nGood:", braces.answers)
+    listed = encoder(list_answers=True).encode(task(rows, template=braces), rows, to_train=to_train)
+    expected = encoder().encode(task(rows, template=typed), rows, to_train=to_train)
+    assert listed.ids.tolist() == expected.ids.tolist()
+    assert listed.offsets.tolist() == expected.offsets.tolist()
+    assert text_of(listed.ids).startswith("Options: {no}, yes\ndull\nGood:")
+    for key in ("answers", "candidates"):
+        one, other = getattr(listed, key), getattr(expected, key)
+        assert (one is None and other is None) or one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize("kind", ["choices", "numbers", "texts"])
+def test_only_prompts_of_classes_list_answers(kind: str) -> None:
+    none = np.zeros(1, np.int64), np.arange(1)
+    rows, template, labels = {
+        "choices": (Rows(["q"], None, *none, (["a"], ["b"])), {}, ("1", "2")),
+        "numbers": (Rows.of(["q"], None, [1.0], regression=True), {"0": "0", "1": "1"}, ()),
+        "texts": (Rows(["q"], None, *none, targets=["one"]), {}, ()),
+    }[kind]
+    other = task(rows, labels, template=Template("{text}:", template))
+    listed = encoder(list_answers=True, max_answer=4).encode(other, rows, to_train=False)
+    assert text_of(listed.ids) == "q:"
+
+
 def test_multiple_choice_has_candidates_of_its_own() -> None:
     rows = Rows(["why", "when"], None, np.array([1, 0]), np.arange(2), (["a", "c"], ["bb", "d"]))
     choice = task(rows, ("1", "2"), template=Template("{text}?"))
