@@ -42,7 +42,7 @@ CHANGES = {
     "self-sft-drop": "its own right answers",
 }
 """What is compared with plain fine-tuning of the decoder: each changes one thing."""
-SEQUENCES = dict(zip(("all", "stage", "four", "fifteen", "words"), sequences.STUDIES, strict=True))
+SEQUENCES = dict(zip(("all", "stage", "four", "fifteen", "written"), sequences.STUDIES, strict=True))
 Panels = Mapping[str, Mapping[str, Mapping[str, str]]]
 """Names of comparisons by panel, series and row."""
 LEADS = "lead prototypes (.+) average"
@@ -305,7 +305,7 @@ def panels() -> dict[str, Panels]:
         SEQUENCES[name].label: {
             " − ".join(pair.split()): key for pair, key in matching(f"{name} (.+) average").items()
         }
-        for name in ("four", "fifteen", "words")
+        for name in ("four", "fifteen", "written")
     }}  # fmt: skip
     found["lower-rate"] = {
         title: {"": matching(f"tuned (.+) {score}")} for score, title in facts.SCORES.items()

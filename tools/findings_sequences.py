@@ -50,14 +50,14 @@ FOUR = Study(
     REFERENCE / "findings-sequence-4-tune",
 )
 FIFTEEN = Study("fifteen-tasks", "fifteen tasks", REFERENCE / "findings-sequence-15", FOUR.tuning)
-WORDS = Study(
-    "four-tasks-words",
-    "four tasks in words",
+WRITTEN = Study(
+    "four-tasks-written",
+    "written answers",
     REFERENCE / "findings-sequence-4-text",
     REFERENCE / "findings-sequence-4-text-tune",
 )
-TUNED = (ALL, STAGE, FOUR, WORDS)
-STUDIES = (ALL, STAGE, FOUR, FIFTEEN, WORDS)
+TUNED = (ALL, STAGE, FOUR, WRITTEN)
+STUDIES = (ALL, STAGE, FOUR, FIFTEEN, WRITTEN)
 CLAIMS = (
     # Wang et al. 2023, table 1: O-LoRA is ahead of these on the average over the tasks.
     Claim("o-lora", "lora-shared"),
@@ -208,7 +208,7 @@ def tables() -> dict[str, str]:
         "settings": settings_table(),
         **{study.name: scores_table(study.read()[0], COLUMNS) for study in (ALL, STAGE)},
         **{study.name: scores_table(study.read()[0]) for study in (FOUR, FIFTEEN)},
-        WORDS.name: scores_table(WORDS.read()[0], reference="lora-shared"),
+        WRITTEN.name: scores_table(WRITTEN.read()[0], reference="lora-shared"),
     }
 
 

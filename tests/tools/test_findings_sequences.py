@@ -64,7 +64,8 @@ def test_methods_have_their_seeds_the_declared_pooling_and_tuning_on_another(
         more = dict.fromkeys(("frozen", "lora-shared", "o-lora"), range(10))
     fewest = range({page.FOUR: 10, page.FIFTEEN: 4}.get(study, 3))
     assert by_method == {name: {*more.get(name, fewest)} for name in by_method}
-    assert {cell.settings["protocol"]["pooling"] for cell in cells} == {"mean"}
+    pooling = "auto" if study is page.WRITTEN else "mean"  # a language model has none
+    assert {cell.settings["protocol"]["pooling"] for cell in cells} == {pooling}
     heads = {cell.settings["protocol"].get("head_loss", "all") for cell in cells}
     assert heads == {"stage" if study is page.STAGE else "all"}
     trials = Store(study.tuning).read().cells
@@ -271,6 +272,45 @@ def test_what_the_page_says_of_fifteen_tasks() -> None:
     }  # fmt: skip
 
 
+def test_what_the_page_says_of_written_answers() -> None:
+    answer = found(4)[Claim("o-lora", "lora-shared"), page.SCORE]
+    assert answer.verdict == "no difference shown"
+    ends = average(4, "o-lora"), average(4, "lora-shared"), shown(answer)
+    assert "It ends at {}, one adapter at {} ({}).".format(*ends) in text()
+    cells = page.WRITTEN.read()[0]
+    first = [
+        plain(float(np.mean([np.diag(np.array(c.R, float)) for c in cells if c.baseline == name])))
+        for name in ("o-lora", "lora-shared")
+    ]
+    assert "stands at {} with O-LoRA and at {} with one adapter".format(*first) in text()
+    listed, unlisted = (
+        [cell for part in parts for cell in Store(page.WRITTEN.folder.with_name(part)).read().cells]
+        for parts in (
+            (page.WRITTEN.tuning.name, f"{page.WRITTEN.tuning.name}-more"),
+            ("findings-sequence-4-text-unlisted",),
+        )
+    )
+    rates = {
+        (cell.method, cell.settings["method"]["lr_multiple"]): cell.scores["average"]
+        for cell in listed
+    }
+    for method, best in (("o-lora", 8.0), ("lora", 1.0)):
+        assert max((rates[key], key) for key in rates if key[0] == method)[1][1] == best
+    tried = [plain(rates["o-lora", rate]) for rate in (8.0, 16.0, 1.0)]
+    assert "rate ({}; twice as much {}, the adapter's rate {})".format(*tried) in text()
+    tried = [plain(rates["lora", rate]) for rate in (1.0, 0.5, 8.0)]
+    assert "its own ({}; half of it {}, eight times {})".format(*tried) in text()
+    kept = [[cell.R[-1][0] for cell in some] for some in (unlisted, listed)]
+    assert [len(some) for some in kept] == [6, 10]
+    ends = [plain(end, 2) for some in kept for end in (min(some), max(some))]
+    assert "ended at {} to {}, as the model".format(*ends[:2]) in text()
+    assert "without a chat template, at {} to {}.".format(*ends[2:]) in text()
+    for some, is_listed in ((unlisted, False), (listed, True)):
+        protocols = [cell.settings["protocol"] for cell in some]
+        assert {each.get("list_answers", False) for each in protocols} == {is_listed}
+        assert {each.get("chat") for each in protocols} == {False if is_listed else None}
+
+
 def test_a_higher_rate_of_the_heads_of_seq_star() -> None:
     first, later = (
         max(cell.scores["average"] for cell in Store(page.REFERENCE / folder).read().cells
@@ -301,4 +341,4 @@ def test_scores_follow_from_r_as_papers_define_them(study: page.Study) -> None:
         for name, value in expected.items():
             assert row[name] == pytest.approx(value, abs=1e-12), (file, name)
         checked += 1
-    assert checked == len(rows) >= 20
+    assert checked == len(rows) >= (6 if study is page.WRITTEN else 20)
