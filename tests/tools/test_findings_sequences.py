@@ -59,7 +59,7 @@ def test_methods_have_their_seeds_the_declared_pooling_and_tuning_on_another(
     more = {}
     if study is page.ALL:
         five = ("prototypes", "seq-star", "frozen", "lora-shared", "o-lora")
-        more = dict.fromkeys(five, range(10))
+        more = {"klda": range(5), "ranpac": range(6), **dict.fromkeys(five, range(10))}
     if study is page.STAGE:
         more = dict.fromkeys(("frozen", "lora-shared", "o-lora"), range(10))
     fewest = range({page.FOUR: 10, page.FIFTEEN: 4}.get(study, 3))
