@@ -6,7 +6,7 @@ The command line prints each error as one line and exits with 2.
 import math
 import re
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import SequenceMatcher, get_close_matches
@@ -165,19 +165,14 @@ def describe_errors(
         if model is not None and entries[0]["type"] == "extra_forbidden":
             text = _unknown_key(entries[0], path, model)
         else:
-            requirements = dict.fromkeys(
-                _requirement(entry, some_of_several=len(entries) > 1) for entry in entries
-            )
+            requirements = dict.fromkeys(_requirement(e, several=len(entries) > 1) for e in entries)
             text = " or ".join(requirements).replace(" or must be ", " or ") + _got(entries[0])
-        if location.isidentifier() and text.split()[0] in _keys(entries[0]["input"]):
-            texts.append(f"[{location}] {text}")  # keys of a table do not fit together
+        found = entries[0]["input"]
+        if location.isidentifier() and isinstance(found, Mapping) and text.split()[0] in found:
+            texts.append(f"[{location}] {text}")  # its keys do not fit together
         else:
             texts.append(f"{location}: {text}" if location else text)
     return texts
-
-
-def _keys(value: Any) -> Collection[str]:
-    return value.keys() if isinstance(value, Mapping) else ()
 
 
 def describe_path(path: Sequence[str | int], data: Any = None) -> str:
@@ -352,20 +347,12 @@ def _path(location: Sequence[str | int], data: Any, *, missing: bool) -> tuple[s
 
 
 def _dotted(path: Sequence[str | int]) -> str:
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f" item {part + 1}"
-        else:
-            text += f".{quote_key(part)}" if text else quote_key(part)
-    return text
+    parts = (f" item {p + 1}" if isinstance(p, int) else f".{quote_key(p)}" for p in path)
+    return "".join(parts).removeprefix(".")
 
 
-def _requirement(entry: Mapping[str, Any], *, some_of_several: bool) -> str:
-    """Return what the value must be, in plain words, else in pydantic's.
-
-    A bound that holds for `some_of_several` types names its own: ``must be a number less than 1``.
-    """
+def _requirement(entry: Mapping[str, Any], *, several: bool) -> str:
+    """Return what the value must be, in plain words; of `several` types, a bound names its own."""
     if isinstance(entry["input"], float) and math.isnan(entry["input"]):
         return "must be a finite number"
     if entry["type"] == "list_type" and isinstance(entry["input"], Mapping):
@@ -376,7 +363,7 @@ def _requirement(entry: Mapping[str, Any], *, some_of_several: bool) -> str:
     text = in_words(str(entry.get("ctx", {}).get("error", entry["msg"])))
     begin = text[:1].lower() if text[1:2].islower() else text[:1]  # names such as R stay
     text = f"{begin}{text[1:]}".rstrip(".")
-    for member, (verb, words) in MEMBERS.items() if some_of_several else ():
+    for member, (verb, words) in MEMBERS.items() if several else ():
         if str(entry["loc"][-1]).startswith(member):
             text = text.replace(f"must {verb} ", f"must {words} ", 1)
     return text
