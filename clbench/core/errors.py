@@ -181,8 +181,7 @@ def describe_path(path: Sequence[str | int], data: Any = None) -> str:
     `path` has keys and positions (from 0); `data`, the file's content, tells which are tables.
     """
     tables: list[str] = []
-    rest = list(path)
-    here = data
+    rest, here = list(path), data
     while rest and len(tables) < 2 and isinstance(here, Mapping):
         here = here.get(rest[0])
         if not isinstance(here, Mapping):
@@ -331,8 +330,7 @@ def _path(location: Sequence[str | int], data: Any, *, missing: bool) -> tuple[s
     """Return the location in `data`, without the names of union members that pydantic adds."""
     if data is None:
         return tuple(location)
-    path: list[str | int] = []
-    here = data
+    path, here = list[str | int](), data
     for position, part in enumerate(location, 1):
         if isinstance(here, type):
             break  # dict["str"] is a type, too
