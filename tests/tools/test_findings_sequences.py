@@ -277,6 +277,9 @@ def test_what_the_page_says_of_written_answers() -> None:
     assert answer.verdict == "no difference shown"
     ends = average(4, "o-lora"), average(4, "lora-shared"), shown(answer)
     assert "It ends at {}, one adapter at {} ({}).".format(*ends) in text()
+    low = scores(4)["o-lora-low"]["average_mean"]
+    assert scores(4)["o-lora"]["average_mean"] < low < scores(4)["lora-shared"]["average_mean"]
+    assert f"(`o-lora-low`) it ends at {plain(low)}, between the two." in text()
     cells = page.WRITTEN.read()[0]
     first = [
         plain(float(np.mean([np.diag(np.array(c.R, float)) for c in cells if c.baseline == name])))
