@@ -42,7 +42,9 @@ CHANGES = {
     "self-sft-drop": "its own right answers",
 }
 """What is compared with plain fine-tuning of the decoder: each changes one thing."""
-SEQUENCES = dict(zip(("all", "stage", "four", "fifteen", "written"), sequences.STUDIES, strict=True))
+SEQUENCES = dict(
+    zip(("all", "stage", "four", "fifteen", "written"), sequences.STUDIES, strict=True)
+)
 Panels = Mapping[str, Mapping[str, Mapping[str, str]]]
 """Names of comparisons by panel, series and row."""
 LEADS = "lead prototypes (.+) average"

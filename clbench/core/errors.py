@@ -167,8 +167,8 @@ def describe_errors(
         else:
             requirements = dict.fromkeys(_requirement(e, several=len(entries) > 1) for e in entries)
             text = " or ".join(requirements).replace(" or must be ", " or ") + _got(entries[0])
-        found = entries[0]["input"]
-        if location.isidentifier() and isinstance(found, Mapping) and text.split()[0] in found:
+        table, key = entries[0]["input"], text.partition(" ")[0]
+        if location.isidentifier() and isinstance(table, Mapping) and key in table:
             texts.append(f"[{location}] {text}")  # its keys do not fit together
         else:
             texts.append(f"{location}: {text}" if location else text)
@@ -363,7 +363,7 @@ def _requirement(entry: Mapping[str, Any], *, several: bool) -> str:
     text = f"{begin}{text[1:]}".rstrip(".")
     for member, (verb, words) in MEMBERS.items() if several else ():
         if str(entry["loc"][-1]).startswith(member):
-            text = text.replace(f"must {verb} ", f"must {words} ", 1)
+            text = re.sub(f"must {verb} (?=greater|less|at )", f"must {words} ", text)
     return text
 
 

@@ -79,7 +79,7 @@ def protect(
     instance = METHODS.get(baseline.method)(**values)
     if corpus is not None and not instance.reads_corpus:
         raise SettingsError(f"protect: {method!r}, as it is set, reads no corpus=. Remove it.")
-    texts = resolve_corpus(corpus or "built-in", Path.cwd(), "corpus")
+    texts = resolve_corpus("built-in" if corpus is None else corpus, Path.cwd(), "corpus")
     protection = Protection(trainer, instance, texts)
     if fisher is not None and not instance.takes_fisher:
         raise SettingsError(f"protect: {method!r} does not use fisher=. Remove it.")

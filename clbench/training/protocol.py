@@ -76,7 +76,7 @@ class Protocol(pydantic.BaseModel):
         Most tokens of a text to write, of a task with targets.
     list_answers
         Whether a language model's prompts of tasks with classes begin with the answers to choose
-        from, as those of Wang et al. 2023 (O-LoRA) do.
+        from; those of Wang et al. 2023 (O-LoRA) list them, too, after an instruction.
     chat
         Whether prompts are put into the model's chat template; None: if it has one.
     packing

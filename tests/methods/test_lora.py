@@ -132,7 +132,9 @@ def test_targets_select_modules_and_wrong_ones_are_refused(folder: Path) -> None
     some = r"a list in \[brackets\] with at least 1 item"
     with pytest.raises(SettingsError, match=f"'lora': targets: {words} or {some}"):
         Lora(targets=[])
-    with pytest.raises(SettingsError, match=r"'lora': targets item 2: must have at least 1 character"):
+    with pytest.raises(
+        SettingsError, match=r"'lora': targets item 2: must have at least 1 character"
+    ):
         Lora(targets=["query", ""])
 
 
