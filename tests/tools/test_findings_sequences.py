@@ -306,8 +306,8 @@ def test_what_the_page_says_of_written_answers() -> None:
         for some in (unlisted, listed)
     ]
     assert (len(first[0]), len(first[1])) == (6, 10)
-    ends = [plain(end, 2) for some in first
-            for end in (min(some[key] for key in first[0]), max(some[key] for key in first[0]))]  # fmt: skip
+    same = [[some[key] for key in first[0]] for some in first]
+    ends = [plain(end, 2) for some in same for end in (min(some), max(some))]
     assert "ended at {} to {} [without".format(*ends[:2]) in text()
     assert "template, and at {} to {} [with the".format(*ends[2:]) in text()
     lowest = min(c.R[1][0] or 0.0 for c in page.WRITTEN.read()[0] if c.baseline == "o-lora")
