@@ -38,6 +38,21 @@ def test_what_is_written_agrees_once_a_task_is_learned(folder: Path, plain: Any)
     assert written.R[1][0] <= plain.R[1][0]
 
 
+def test_listed_answers_train_as_if_the_prompts_had_them(folder: Path) -> None:
+    short = {"epochs = 10": "epochs = 1"}
+    listed = cell(run(folder, "listed", changes={"epochs = 10": "epochs = 1\nlist_answers = true"}))
+    typed = {
+        '"{text} is"': '"Options: bad, good new\\n{text} is"',
+        '"{text} of"': '"Options: film, long story\\n{text} of"',
+    }
+    typed_in, without = (
+        cell(run(folder, name, changes=changes))
+        for name, changes in (("typed", {**short, **typed}), ("unlisted", short))
+    )
+    losses = [[stage.curves["loss"] for stage in c.stages] for c in (listed, typed_in, without)]
+    assert losses[0] == losses[1] != losses[2]
+
+
 @pytest.mark.slow
 def test_free_texts_are_written_and_compared(folder: Path) -> None:
     metric = {"[task.mood]": '[protocol.task_metric]\nwrite = "token-f1"\n\n[task.mood]'}
