@@ -167,8 +167,8 @@ def describe_errors(
         else:
             requirements = dict.fromkeys(_requirement(e, several=len(entries) > 1) for e in entries)
             text = " or ".join(requirements).replace(" or must be ", " or ") + _got(entries[0])
-        table, key = entries[0]["input"], text.partition(" ")[0]
-        if location.isidentifier() and isinstance(table, Mapping) and key in table:
+        found, key = entries[0]["input"], text.partition(" ")[0]
+        if location.isidentifier() and isinstance(found, Mapping) and key in found:
             texts.append(f"[{location}] {text}")  # its keys do not fit together
         else:
             texts.append(f"{location}: {text}" if location else text)
