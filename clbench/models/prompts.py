@@ -290,9 +290,11 @@ class PromptEncoder:
             length = len(prompt)
             if length <= room and any(texts[i] for i in used):
                 return prompt
+        unlisted = ", set list_answers = false" if self.list_answers else ""
         raise DataError(
             f"{where}: the words of its prompt and answers leave no room for a text in max_length "
-            f"= {self.max_length} tokens. Raise max_length, or lower answer_length for targets."
+            f"= {self.max_length} tokens. Raise max_length{unlisted}, or lower answer_length for "
+            "targets."
         )
 
     def _has_special(self, texts: Sequence[str]) -> bool:

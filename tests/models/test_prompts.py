@@ -83,6 +83,14 @@ def test_prompts_can_list_the_answers(to_train: bool) -> None:
         assert (one is None and other is None) or one.tolist() == other.tolist()
 
 
+def test_a_list_that_leaves_no_room_is_named() -> None:
+    rows = rows_of(["dull"], [0])
+    long = task(rows, template=Template("{text}:", {"neg": "no " * 20, "pos": "yes " * 20}))
+    with pytest.raises(DataError, match="Raise max_length, set list_answers = false, or lower"):
+        encoder(list_answers=True).encode(long, rows, to_train=False)
+    assert len(encoder().encode(long, rows, to_train=False)) == 1
+
+
 @pytest.mark.parametrize("kind", ["choices", "numbers", "texts"])
 def test_only_prompts_of_classes_list_answers(kind: str) -> None:
     none = np.zeros(1, np.int64), np.arange(1)
