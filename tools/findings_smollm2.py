@@ -10,6 +10,7 @@ two seeds were seen.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import pandas as pd
@@ -26,6 +27,9 @@ PAGE = ROOT / "docs" / "findings-smollm2.md"
 FIGURE = ROOT / "docs" / "figures" / "findings-smollm2.svg"
 FOLDER = REFERENCE / "findings-smollm2-short"
 RATES = ("vanilla-quarter", "vanilla-half", "vanilla")
+LATER = ("self-replay-tenth", "sdft")
+"""Baselines declared when all other cells were known, with a family of intervals of their own."""
+GENERAL = "generic-replay-tenth"
 LOST = {"text_loss_added": "text loss", "p_o": "topics"}
 """The primary and the secondary score, of what is lost."""
 LEARNED = "p_s"
@@ -53,8 +57,8 @@ def kept() -> pd.DataFrame:
 
 @cache
 def compared() -> pd.DataFrame:
-    """Return the scores of the seeds that all baselines have."""
-    return complete(kept())
+    """Return the scores of the seeds that all baselines but those of `LATER` have."""
+    return complete(kept()[~kept()["baseline"].isin(LATER)])
 
 
 def by_seed(score: str) -> pd.DataFrame:
@@ -63,7 +67,7 @@ def by_seed(score: str) -> pd.DataFrame:
 
 
 def others() -> list[str]:
-    """Return the baselines beside plain fine-tuning, in the order of the suite."""
+    """Return the baselines first declared beside plain fine-tuning, in the order of the suite."""
     return [name for name in compared()["baseline"].unique() if name not in RATES]
 
 
@@ -86,13 +90,29 @@ def against_rates() -> dict[tuple[str, str, str], Comparison]:
 
     All intervals hold jointly.
     """
+    rates = {rate: [*others(), *(RATES[:-1] if rate == "vanilla" else ())] for rate in RATES}
+    return against(compared(), rates)
+
+
+@cache
+def against_later() -> dict[tuple[str, str, str], Comparison]:
+    """Return what differs between `LATER` and their references, like `against_rates`."""
+    references = (*RATES, GENERAL)
+    frame = complete(kept()[kept()["baseline"].isin((*LATER, *references))])
+    return against(frame, dict.fromkeys(references, LATER))
+
+
+def against(
+    frame: pd.DataFrame, pairs: Mapping[str, Sequence[str]]
+) -> dict[tuple[str, str, str], Comparison]:
+    """Return what differs by score, reference and baseline, given the baselines by reference."""
     groups = {}
     for score in (LEARNED, *LOST):
-        frame, step = by_seed(score), 0.0 if score == "text_loss_added" else 1 / SCORED
-        for rate in RATES:
-            names = [*others(), *(RATES[:-1] if rate == "vanilla" else ())]
-            groups[score, rate] = {
-                name: Differences(tuple(frame[name] - frame[rate]), step) for name in names
+        own = frame.pivot(index="seed", columns="baseline", values=score)
+        step = 0.0 if score == "text_loss_added" else 1 / SCORED
+        for reference, names in pairs.items():
+            groups[score, reference] = {
+                name: Differences(tuple(own[name] - own[reference]), step) for name in names
             }
     lower = [key for key in groups if key[0] == "text_loss_added"]
     found = compare(groups, lower_is_better=lower)
@@ -108,19 +128,6 @@ def tables() -> dict[str, str]:
         minutes = f"{own['seconds'].mean() / 60:.1f}"
         points.append([f"`{name}`", *means, minutes, str(own["seed"].nunique())])
     equal = [[f"`{n}`", *(shown_on_curve(on_curve()[s, n]) for s in LOST)] for n in others()]
-    rates = [
-        [
-            f"`{name}`",
-            f"`{rate}`",
-            *(
-                t
-                for s in (LEARNED, *LOST)
-                for t in shown_comparison(against_rates()[s, rate, name])
-            ),
-        ]
-        for score, rate, name in against_rates()
-        if score == LEARNED
-    ]
     columns = [part for label in ("sentiment", *LOST.values()) for part in (label, "")]
     heads = [
         "topics, before",
@@ -134,8 +141,22 @@ def tables() -> dict[str, str]:
     return {
         "smollm2-points": table(["baseline", *heads], points),
         "smollm2-equal": table(["baseline", *(f"{t} kept" for t in LOST.values())], equal),
-        "smollm2-rates": table(["baseline", "rate", *columns], rates),
+        "smollm2-rates": table(["baseline", "rate", *columns], differences(against_rates())),
+        "smollm2-later": table(["baseline", "against", *columns], differences(against_later())),
     }
+
+
+def differences(found: Mapping[tuple[str, str, str], Comparison]) -> list[list[str]]:
+    """Return rows of what differs in each score, one for a reference and a baseline."""
+    return [
+        [
+            f"`{name}`",
+            f"`{reference}`",
+            *(t for s in (LEARNED, *LOST) for t in shown_comparison(found[s, reference, name])),
+        ]
+        for score, reference, name in found
+        if score == LEARNED
+    ]
 
 
 def draw() -> Figure:
