@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil
+from operator import eq
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from clbench.core.errors import DataError
+from clbench.core.shapes import only_shapes
 from clbench.methods.base import Method
 from clbench.methods.distillation import distillation
 from clbench.methods.generic_replay import TextReplay
@@ -27,6 +29,8 @@ from clbench.training.writing import Tokens, padded_tokens, prompt_rows, prompts
 SPARE = 8
 """Tokens that an answer may have beyond the longest one of the rows."""
 MOST_TOKENS = 100_000
+SHOWN = 64
+"""Rows on which SDFT tells what the answer in its context gives its teacher."""
 Temperature = Annotated[float, Field(gt=0.0, le=10.0)]
 
 
@@ -186,9 +190,26 @@ class SDFT(OnPolicy):
     divergence: Literal["reverse", "forward"] = "reverse"
 
     def before_stage(self, stage: Stage) -> None:
-        """Let the teacher begin as the model."""
+        """Let the teacher begin as the model, and note what it makes of the answers it sees."""
         # In bfloat16, a weight would lose the steps of the average.
         self._teacher = {n: v.float() for n, v in stage.snapshot(stage.shared_names()).items()}
+        if only_shapes():
+            return
+        rows: Any = stage.data.rows
+        rows = rows.take(np.arange(min(SHOWN, len(rows))))
+        prompts, gold = prompts_of(rows), answers_of(rows)
+        most = max(map(len, gold)) + SPARE
+        given = self._tokenizer.batch_decode(gold, skip_special_tokens=True)
+        right = []
+        for starts in (self.examples(stage, prompts, gold, most), prompts):
+            asked = replace(stage.data, rows=prompt_rows(starts))
+            written = writing.write_rows(stage, asked, self._stops, most)
+            own = writing.lines(self._tokenizer, written)
+            right.append(sum(map(eq, own, map(str.strip, given))))
+        stage.note(
+            f"sdft: {stage.name}: the model gives the right answer to {right[0]} of {len(rows)} "
+            f"rows with the answer in its context, and to {right[1]} without."
+        )
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the divergence at the tokens that the model writes now."""
@@ -197,9 +218,7 @@ class SDFT(OnPolicy):
         most, data = max(map(len, gold)) + SPARE, replace(stage.data, rows=prompt_rows(prompts))
         draws = writing.uniform((len(prompts), most), stage.rng("answers"))
         answers = writing.write_rows(stage, data, self._stops, most, draws, self.temperature)
-        shown = self.examples(stage, prompts, gold)
-        if (limit := usable_length(stage.model.config)) is not None:  # examples lose their start
-            shown = [tokens[-max(1, limit - most) :] for tokens in shown]
+        shown = self.examples(stage, prompts, gold, most)
         dtype, outputs = stage.model.backbone.dtype, []
         teacher = {name: value.to(dtype) for name, value in self._teacher.items()}
         for starts, weights in ((prompts, None), (shown, teacher)):
@@ -212,9 +231,12 @@ class SDFT(OnPolicy):
         return distillation(*pair, temperature=1.0, regression=False)
 
     def examples(
-        self, stage: Stage, prompts: Sequence[Tokens], gold: Sequence[Tokens]
+        self, stage: Stage, prompts: Sequence[Tokens], gold: Sequence[Tokens], most: int
     ) -> list[Tokens]:
-        """Return what the teacher reads: each prompt with its answer, then the prompt again."""
+        """Return what the teacher reads: each prompt with its answer, then the prompt again.
+
+        It loses its start where it leaves no room for `most` tokens.
+        """
         tokenizer, chat = self._tokenizer, stage.protocol.chat
         chat = bool(tokenizer.chat_template) if chat is None else chat
         gap = tokenizer("\n" if chat else "\n\n", add_special_tokens=False)["input_ids"]
@@ -222,7 +244,9 @@ class SDFT(OnPolicy):
         cut = None if chat or not gap else -1
         again = [p[len(p) > 1 and p[0] == tokenizer.bos_token_id :] for p in prompts]
         parts = zip(prompts, gold, again, strict=True)
-        return [[*prompt, *answer[:cut], *gap, *more] for prompt, answer, more in parts]
+        limit = usable_length(stage.model.config)
+        room = 0 if limit is None else max(1, limit - most)
+        return [[*prompt, *answer[:cut], *gap, *more][-room:] for prompt, answer, more in parts]
 
     @torch.no_grad()
     def after_step(self, stage: Stage) -> None:

@@ -296,6 +296,22 @@ def test_the_divergence_of_a_token_is_that_of_trl(divergence: str, alpha: float)
     torch.testing.assert_close(ours, theirs.mean())
 
 
+def test_sdft_tells_what_its_teacher_knows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Cell(folder, method := SDFT()).stage(0)
+    count, gold = len(stage.data.rows), answers_of(stage.data.rows)
+    asked = stage.data.rows.lengths.sum()
+
+    def write(_: Any, data: TaskData, *__: Any) -> list[list[int]]:
+        assert len(data.rows) == count <= 64
+        return gold if data.rows.lengths.sum() > asked else [*gold[:2], *[[0]] * (count - 2)]
+
+    monkeypatch.setattr(writing, "write_rows", write)
+    method.before_stage(stage)
+    (note,) = stage.notes
+    told = f"answer to {count} of {count} rows with the answer in its context, and to 2 without."
+    assert note == f"sdft: {stage.name}: the model gives the right {told}"
+
+
 def test_the_teacher_follows_the_model(folder: Path) -> None:
     method = SDFT(ema=0.25)
     cell = Cell(folder, method)
