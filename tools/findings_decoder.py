@@ -55,6 +55,8 @@ from tools.findings import REFERENCE, ROOT, interval, plain, table, write
 PAGE = ROOT / "docs" / "findings-decoders.md"
 FIGURE = ROOT / "docs" / "figures" / "findings-decoder.svg"
 FOLDER, LATE = (REFERENCE / name for name in ("findings-decoder", "findings-decoder-late"))
+TEACHER = REFERENCE / "findings-decoder-sdft"
+"""Cells of `sdft` that tell what its teacher knows."""
 SLOW = {"a tenth": "findings-decoder-relearn", "three tenths": "findings-decoder-relearn-third"}
 """Runs of plain fine-tuning that relearn at that share of the rate."""
 NEVER_KNEW = "findings-decoder-relearn-others"

@@ -55,6 +55,7 @@ WRITTEN = Study(
     "written answers",
     REFERENCE / "findings-sequence-4-text",
     REFERENCE / "findings-sequence-4-text-tune",
+    SEEDS,
 )
 TUNED = (ALL, STAGE, FOUR, WRITTEN)
 STUDIES = (ALL, STAGE, FOUR, FIFTEEN, WRITTEN)

@@ -55,9 +55,8 @@ def studies_table() -> str:
     """Return a Markdown table of the studies with their scales, commands and hours."""
     rows = []
     for name, (page, options) in STUDIES.items():
-        others = [
-            f"{name}-{kind}" for kind in ("tune", "tune-more", "costs", "third", "others", "late")
-        ]
+        kinds = ("tune", "tune-more", "costs", "third", "others", "late", "sdft")
+        others = [f"{name}-{kind}" for kind in kinds]
         others = [other for other in others if (REFERENCE / other).exists()]
         counts = [runs(name)["rows"].max(), runs(name)["seed"].nunique(), len(runs(name))]
         sizes = [f"{count:,}" for count in (*counts, sum(len(runs(other)) for other in others))]

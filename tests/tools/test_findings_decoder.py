@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from statistics import fmean
 
@@ -257,6 +258,14 @@ def test_what_the_cells_left_out_and_the_notes_say() -> None:
     )
     learned = [c["R"][-1][-1] for c in cells if c["method"] == "sdft"]
     assert f"({plain(min(learned))} to {plain(max(learned))} at three rates, .125" in text()
+    again = [json.loads(data) for data in read_archive(page.TEACHER).values()]
+    ends = [{c["seed"]: c["R"] for c in part if c["baseline"] == "sdft"} for part in (cells, again)]
+    assert ends[0] == ends[1]
+    taught = "sdft: synthetic/new-facts: "
+    notes = [note for c in again for note in c["notes"] if note.startswith(taught)]
+    counts = [[int(number) for number in re.findall(r"to (\d+)", note)] for note in notes]
+    told, alone = (sum(column) for column in zip(*counts, strict=True))
+    assert f"gives it to {told} of {64 * len(notes)} new prompts, and to {alone} without" in text()
     notes = [note for c in cells if c["method"] == "self-sft" for note in c["notes"]]
     right = [int(n.split()[2]) for n in notes if n.startswith("self-sft: synthetic/new-facts")]
     assert (
