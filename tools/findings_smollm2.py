@@ -142,7 +142,6 @@ def tables() -> dict[str, str]:
         "smollm2-points": table(["baseline", *heads], points),
         "smollm2-equal": table(["baseline", *(f"{t} kept" for t in LOST.values())], equal),
         "smollm2-rates": table(["baseline", "rate", *columns], differences(against_rates())),
-        "smollm2-later": table(["baseline", "against", *columns], differences(against_later())),
     }
 
 

@@ -110,7 +110,7 @@ def test_what_the_page_says_of_means() -> None:
 def test_all_that_is_compared_has_all_seeds() -> None:
     suite = read_suite("findings-smollm2-short").file
     frame = page.compared()
-    assert {*frame["baseline"]} == {*suite.methods}
+    assert {*frame["baseline"]} == {*suite.methods} - {*page.LATER}
     assert len(frame) == frame["baseline"].nunique() * frame["seed"].nunique()
     seeds = [*frame["seed"].unique()]
     assert seeds == suite.seeds[: len(seeds)]  # in order: none was chosen
