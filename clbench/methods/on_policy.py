@@ -30,7 +30,7 @@ SPARE = 8
 """Tokens that an answer may have beyond the longest one of the rows."""
 MOST_TOKENS = 100_000
 SHOWN = 64
-"""Rows on which SDFT tells what the answer in its context gives its teacher."""
+"""Most rows of which SDFT counts right answers before a stage."""
 Temperature = Annotated[float, Field(gt=0.0, le=10.0)]
 
 
@@ -173,7 +173,8 @@ class SDFT(OnPolicy):
     prompt with its given answer, without the paper's words around it, which need a model that
     follows instructions; the first three tokens, which the authors' code skips, count; and the mean
     is over all tokens of the batch, where their code takes it over each answer first, so here
-    longer answers weigh more.
+    longer answers weigh more. Before a stage, a note tells of how many rows the model gives the
+    first line of the answer, with the example and without.
 
     Attributes
     ----------
@@ -193,23 +194,24 @@ class SDFT(OnPolicy):
         """Let the teacher begin as the model, and note what it makes of the answers it sees."""
         # In bfloat16, a weight would lose the steps of the average.
         self._teacher = {n: v.float() for n, v in stage.snapshot(stage.shared_names()).items()}
-        if only_shapes():
-            return
         rows: Any = stage.data.rows
-        rows = rows.take(np.arange(min(SHOWN, len(rows))))
+        rows = rows.take(np.linspace(0, len(rows) - 1, min(SHOWN, len(rows)), dtype=int))
         prompts, gold = prompts_of(rows), answers_of(rows)
         most = max(map(len, gold)) + SPARE
-        given = self._tokenizer.batch_decode(gold, skip_special_tokens=True)
-        right = []
+        given = writing.lines(self._tokenizer, gold)
+        right = TEXT_METRICS[stage.data.metric] if stage.data.metric else eq
+        counts = []
         for starts in (self.examples(stage, prompts, gold, most), prompts):
             asked = replace(stage.data, rows=prompt_rows(starts))
-            written = writing.write_rows(stage, asked, self._stops, most)
-            own = writing.lines(self._tokenizer, written)
-            right.append(sum(map(eq, own, map(str.strip, given))))
-        stage.note(
-            f"sdft: {stage.name}: the model gives the right answer to {right[0]} of {len(rows)} "
-            f"rows with the answer in its context, and to {right[1]} without."
-        )
+            own = writing.lines(
+                self._tokenizer, writing.write_rows(stage, asked, self._stops, most)
+            )
+            counts.append(sum(right(*pair) >= 1.0 for pair in zip(own, given, strict=True)))
+        if not only_shapes():
+            stage.note(
+                f"sdft: {stage.name}: the model gives the right answer to {counts[0]} of "
+                f"{len(rows)} rows with the answer in its context, and to {counts[1]} without."
+            )
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the divergence at the tokens that the model writes now."""

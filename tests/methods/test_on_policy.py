@@ -14,6 +14,7 @@ from methods.test_answering_methods import CPU, Cell, task_data
 from torch import Tensor
 
 from clbench.core.errors import DataError
+from clbench.methods import on_policy
 from clbench.methods.base import Vanilla
 from clbench.methods.distillation import distillation
 from clbench.methods.on_policy import SDFT, OnPolicy, SelfReplay, SelfSFT, answers_of
@@ -298,18 +299,36 @@ def test_the_divergence_of_a_token_is_that_of_trl(divergence: str, alpha: float)
 
 def test_sdft_tells_what_its_teacher_knows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Cell(folder, method := SDFT()).stage(0)
-    count, gold = len(stage.data.rows), answers_of(stage.data.rows)
-    asked = stage.data.rows.lengths.sum()
+    monkeypatch.setattr(on_policy, "SHOWN", 3)
+    rows: Any = stage.data.rows.take(np.array([0, 3, 7]))  # of eight rows
+    prompts, gold = prompts_of(rows), answers_of(rows)
+    gap = method._tokenizer("\n\n", add_special_tokens=False)["input_ids"]
+    shown = [[*p, *g[:-1], *gap, *p] for p, g in zip(prompts, gold, strict=True)]
+    asked = []
 
-    def write(_: Any, data: TaskData, *__: Any) -> list[list[int]]:
-        assert len(data.rows) == count <= 64
-        return gold if data.rows.lengths.sum() > asked else [*gold[:2], *[[0]] * (count - 2)]
+    def write(_: Any, data: TaskData, *settings: Any) -> list[list[int]]:
+        assert settings == (method._stops, max(map(len, gold)) + 8)  # nothing is drawn
+        asked.append(prompts_of(data.rows))
+        return gold if len(asked) == 1 else [gold[0], [0], [0]]
 
     monkeypatch.setattr(writing, "write_rows", write)
     method.before_stage(stage)
+    assert asked == [shown, prompts]
     (note,) = stage.notes
-    told = f"answer to {count} of {count} rows with the answer in its context, and to 2 without."
-    assert note == f"sdft: {stage.name}: the model gives the right {told}"
+    told = "right answer to 3 of 3 rows with the answer in its context, and to 1 without."
+    assert note == f"sdft: {stage.name}: the model gives the {told}"
+
+
+def test_sdft_tells_what_is_right_by_the_metric(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Cell(folder, method := SDFT()).stage(0)
+    stage.tasks = [replace(stage.data, metric="exact"), *stage.tasks[1:]]
+    monkeypatch.setitem(on_policy.TEXT_METRICS, "exact", lambda own, given: 0.5 + bool(own))
+    method.before_stage(stage)
+    assert stage.notes[0].endswith(
+        "to 8 of 8 rows with the answer in its context, and to 8 without."
+    )
 
 
 def test_the_teacher_follows_the_model(folder: Path) -> None:
