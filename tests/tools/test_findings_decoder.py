@@ -265,7 +265,8 @@ def test_what_the_cells_left_out_and_the_notes_say() -> None:
     notes = [note for c in again for note in c["notes"] if note.startswith(taught)]
     counts = [[int(number) for number in re.findall(r"to (\d+)", note)] for note in notes]
     told, alone = (sum(column) for column in zip(*counts, strict=True))
-    assert f"gives it to {told} of {64 * len(notes)} new prompts, and to {alone} without" in text()
+    assert len(notes) == 10
+    assert f"answers {told} times right with the answer in its context and {alone} times" in text()
     notes = [note for c in cells if c["method"] == "self-sft" for note in c["notes"]]
     right = [int(n.split()[2]) for n in notes if n.startswith("self-sft: synthetic/new-facts")]
     assert (
