@@ -55,7 +55,7 @@ def studies_table() -> str:
     """Return a Markdown table of the studies with their scales, commands and hours."""
     rows = []
     for name, (page, options) in STUDIES.items():
-        kinds = ("tune", "tune-more", "costs", "third", "others", "late", "sdft")
+        kinds = ("tune", "tune-more", "costs", "third", "others", "late", "sdft", "pilot")
         others = [f"{name}-{kind}" for kind in kinds]
         others = [other for other in others if (REFERENCE / other).exists()]
         counts = [runs(name)["rows"].max(), runs(name)["seed"].nunique(), len(runs(name))]
