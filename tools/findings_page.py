@@ -27,6 +27,7 @@ from tools import findings as pairs
 from tools import findings_decoder as decoder
 from tools import findings_facts as facts
 from tools import findings_sequences as sequences
+from tools import findings_smollm2 as smollm2
 from tools.findings import ROOT, SCORES, TITLES, Claim, plain
 from tools.findings_figures import WIDTH, Mark, forest, mark
 from tools.findings_studies import STUDIES, runs, studies_table
@@ -113,6 +114,8 @@ def comparisons() -> dict[str, Comparison]:
         found |= {f"steady {name} p_s": new, f"steady {name} p_o": old}
     for (key, name), answer in facts.against_vanilla().items():
         found[f"tuned {name} {key}"] = answer
+    for (key, rate, name), answer in smollm2.against_later().items():
+        found[f"smollm2 {name} {rate} {key}"] = answer
     for name, reading in facts.on_curve().items():
         found |= {f"equal {name}": reading} if isinstance(reading, Comparison) else {}
     for (key, name), answer in decoder.on_curve().items():

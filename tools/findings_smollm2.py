@@ -5,7 +5,8 @@ python -m tools.findings_smollm2
 What is compared, and by which scores, was fixed in the suite before the first cell was kept. The
 comparisons of methods with each rate of plain fine-tuning, which use the same scores, were added
 while the cells ran, before one of them was read; those of the lower rates with the full one after
-two seeds were seen.
+two seeds were seen. The baselines of `LATER` and their comparisons were declared when all other
+cells were known, before their own.
 """
 
 from __future__ import annotations
@@ -142,6 +143,7 @@ def tables() -> dict[str, str]:
         "smollm2-points": table(["baseline", *heads], points),
         "smollm2-equal": table(["baseline", *(f"{t} kept" for t in LOST.values())], equal),
         "smollm2-rates": table(["baseline", "rate", *columns], differences(against_rates())),
+        "smollm2-later": table(["baseline", "against", *columns], differences(against_later())),
     }
 
 
@@ -161,12 +163,12 @@ def differences(found: Mapping[tuple[str, str, str], Comparison]) -> list[list[s
 def draw() -> Figure:
     """Draw the loss added on text against both tasks' scores, and the old one's against the new."""
     figure, grid = style.panels(2, width=4.6, height=3.4, columns=2)
-    names = ["plain fine-tuning", *others()]
+    names = ["plain fine-tuning", *others(), *LATER]
     looks = style.looks_of(names)
     for axes, (x, y) in zip(grid, PANELS, strict=True):
         for name, (color, mark, scale, _) in looks.items():
             members = [*RATES] if name == names[0] else [name]
-            own = compared()[compared()["baseline"].isin(members)]
+            own = kept()[kept()["baseline"].isin(members)]
             axes.plot(own[x], own[y], mark, ls="none", ms=2 * scale, color=color, alpha=0.4)
             middle = own.groupby("baseline")[[x, y]].mean().loc[members]
             axes.plot(middle[x], middle[y], f"{mark}-", ms=5 * scale, color=color)

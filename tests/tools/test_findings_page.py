@@ -61,6 +61,8 @@ OTHERS = {
     "fifteen o-lora lora-shared average": NONE,
     "fifteen o-lora frozen average": NONE,
     "written o-lora lora-shared average": "worse",
+    "smollm2 sdft vanilla-quarter p_s": "worse",
+    "smollm2 self-replay-tenth generic-replay-tenth text_loss_added": "worse",
     "all ranpac prototypes average": "better",
     "curve dft p_o": "worse",
     "curve asft p_o": "worse",

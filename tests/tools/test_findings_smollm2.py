@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
+from typing import Any
 
 import pytest
 from helpers.wording import less, more
 
 from clbench.results.archive import read_archive
+from clbench.results.store import Store
 from clbench.suite.read import read_suite
 from tools import findings_smollm2 as page
 from tools.findings import interval, plain
-
-GENERAL = "generic-replay-tenth"
+from tools.findings_smollm2 import GENERAL
 
 
 @cache
@@ -25,6 +27,12 @@ def text() -> str:
 def mean(baseline: str, score: str) -> float:
     """Return the mean of a score over the seeds that are compared."""
     return float(page.by_seed(score)[baseline].mean())
+
+
+def late_mean(baseline: str, score: str) -> float:
+    """Return the mean of a score over the seeds of a baseline that was declared later."""
+    frame = page.kept()
+    return float(frame[frame["baseline"] == baseline][score].mean())
 
 
 def test_what_the_page_says_of_verdicts() -> None:
@@ -107,10 +115,61 @@ def test_what_the_page_says_of_means() -> None:
     assert "the topics in the end ({} and {}, half the rate {}).".format(*ends) in text()
 
 
+def test_what_the_page_says_of_data_that_the_model_writes() -> None:
+    found, own = page.against_later(), "self-replay-tenth"
+    general = found["text_loss_added", GENERAL, own]
+    assert general.verdict == "worse"
+    assert f"adds {more(general)} nats a token more to the loss on text" in text()
+    scores = (page.LEARNED, *page.LOST)
+    none = {found[score, rate, own].verdict for score in scores for rate in page.RATES}
+    assert none == {"no difference shown"}
+    ends = {score: plain(late_mean(own, score)) for score in scores}
+    assert f"in that loss ({ends['text_loss_added']}), the sentiment" in text()
+    ends = {score: plain(late_mean("sdft", score)) for score in scores}
+    assert {found[s, r, "sdft"].verdict for s in ("p_s", "p_o") for r in page.RATES} == {"worse"}
+    slow = [found[score, "vanilla-quarter", "sdft"] for score in scores]
+    words = f"has {ends['p_s']} of the sentiments right, {less(slow[0])} less than a quarter of the"
+    assert f"{words} rate" in text()
+    assert f"and knows {ends['p_o']} of the topics," in text()
+    assert f"topics, {less(slow[2])} less. It adds {ends['text_loss_added']} to the" in text()
+    assert slow[1].verdict == "no difference shown"
+    shown = interval(slow[1].difference, slow[1].difference_low, slow[1].difference_high)
+    assert f"that rate adds {plain(mean('vanilla-quarter', 'text_loss_added'))} ({shown}," in text()
+
+
+def test_what_the_page_says_of_the_teacher_and_the_pilots() -> None:
+    cells = [c for c in Store(page.FOLDER).read().cells if c.baseline == "sdft"]
+    least = cells[0].floors[-1] or 0.0
+    assert sum(cell.R[-1][-1] == least for cell in cells) == 4
+    words = f"(with four of five seeds it has {plain(least)}, the share of the more frequent one)"
+    assert words in text()
+    counts = [
+        [re.findall(r"to (\d+)", note) for cell in cells for note in cell.notes if task in note]
+        for task in ("sdft: ag_news", "sdft: glue/sst2")
+    ]
+    assert {alone for some in counts for _, alone in some} == {"0"}
+    (topics,) = {told for told, _ in counts[0]}
+    ends = sorted(int(told) for told, _ in counts[1])
+    assert f"it gives {topics} of 64 topics and {ends[0]} to {ends[-1]} of 64 sentiments," in text()
+    pilots = Store(page.FOLDER.with_name(f"{page.FOLDER.name}-pilot")).read().cells
+    learned = {c.baseline: (c.scores["p_s"] or 0.0, added(c.capabilities)) for c in pilots}
+    ends = [plain(end) for end in (*learned["sdft-reverse-4"], *learned["sdft-forward-4"])]
+    words = (
+        "four times the rate learned {} of the sentiments and added {} to the loss, and {} and {}"
+    )
+    assert words.format(*ends) in text()
+
+
+def added(capabilities: list[dict[str, Any]]) -> float:
+    """Return the loss on text that was added."""
+    return float(capabilities[-1]["text_loss"] - capabilities[0]["text_loss"])
+
+
 def test_all_that_is_compared_has_all_seeds() -> None:
     suite = read_suite("findings-smollm2-short").file
     frame = page.compared()
     assert {*frame["baseline"]} == {*suite.methods} - {*page.LATER}
+    assert page.kept().groupby("baseline")["seed"].nunique().loc[[*page.LATER]].eq(5).all()
     assert len(frame) == frame["baseline"].nunique() * frame["seed"].nunique()
     seeds = [*frame["seed"].unique()]
     assert seeds == suite.seeds[: len(seeds)]  # in order: none was chosen
