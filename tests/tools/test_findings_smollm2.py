@@ -48,7 +48,7 @@ def test_what_the_page_says_of_verdicts() -> None:
     text_loss = {
         key: c for key, c in found.items() if key[0] == "text_loss_added" and key[2] != GENERAL
     }
-    assert f"None of these {len(text_loss)} differences has a verdict" in text()
+    assert f"none of these {len(text_loss)} differences has a verdict" in text()
     halves = {key: (c.difference_high - c.difference_low) / 2 for key, c in text_loss.items()}
     least, most = min(halves, key=halves.__getitem__), max(halves, key=halves.__getitem__)
     assert (least[1:], most[2]) == (("vanilla", "ewc-fewer"), "lora-fast")
@@ -141,7 +141,7 @@ def test_what_the_page_says_of_the_teacher_and_the_pilots() -> None:
     cells = [c for c in Store(page.FOLDER).read().cells if c.baseline == "sdft"]
     least = cells[0].floors[-1] or 0.0
     assert sum(cell.R[-1][-1] == least for cell in cells) == 4
-    words = f"(with four of five seeds it has {plain(least)}, the share of the more frequent one)"
+    words = f"(on four of five seeds exactly {plain(least)}, the share of the more frequent one)"
     assert words in text()
     counts = [
         [re.findall(r"to (\d+)", note) for cell in cells for note in cell.notes if task in note]
@@ -150,14 +150,32 @@ def test_what_the_page_says_of_the_teacher_and_the_pilots() -> None:
     assert {alone for some in counts for _, alone in some} == {"0"}
     (topics,) = {told for told, _ in counts[0]}
     ends = sorted(int(told) for told, _ in counts[1])
-    assert f"it gives {topics} of 64 topics and {ends[0]} to {ends[-1]} of 64 sentiments," in text()
+    words = f"{topics} of 64 topics and {ends[0]} to {ends[-1]} of 64 sentiments."
+    assert f"with the answer in its context {words}" in text()
+    assert ends[-1] / 64 < min(mean(rate, "p_s") for rate in page.RATES)
     pilots = Store(page.FOLDER.with_name(f"{page.FOLDER.name}-pilot")).read().cells
-    learned = {c.baseline: (c.scores["p_s"] or 0.0, added(c.capabilities)) for c in pilots}
-    ends = [plain(end) for end in (*learned["sdft-reverse-4"], *learned["sdft-forward-4"])]
-    words = (
-        "four times the rate learned {} of the sentiments and added {} to the loss, and {} and {}"
-    )
-    assert words.format(*ends) in text()
+    learned = {
+        c.baseline: [plain(x or 0.0) for x in (c.R[0][0], c.R[1][1], added(c.capabilities))]
+        for c in pilots
+    }
+    topics, sentiments, loss = learned["sdft-reverse-4"]
+    words = f"{topics} of the topics ({learned['sdft'][0]} at the rate used here) and {sentiments}"
+    assert f"four times the rate learned {words} of the sentiments, and added {loss} to" in text()
+    words = "divergence, too, it learned {} and {} and added {}."
+    assert words.format(*learned["sdft-forward-4"]) in text()
+
+
+def test_self_distillation_ends_below_the_untrained_model() -> None:
+    cells = [c for c in Store(page.FOLDER).read().cells if c.baseline in ("sdft", *page.RATES)]
+    start = {round(cell.capabilities[0]["average"], 9) for cell in cells}
+    ends = {name: late_mean(name, "average") for name in ("sdft", *page.RATES)}
+    assert len(start) == 1
+    assert max(c.scores["average"] or 0.0 for c in cells if c.baseline == "sdft") < min(start)
+    words = f"ends at {plain(ends.pop('sdft'))}, below the untrained model ({plain(min(start))})"
+    shown = [plain(end) for end in (min(ends.values()), max(ends.values()))]
+    assert f"{words} with every seed; plain fine-tuning ends at {shown[0]} to {shown[1]}." in text()
+    ends = {name: late_mean(name, "divergence") for name in ("self-replay-tenth", GENERAL)}
+    assert "lower mean ({}, general ones {}).".format(*map(plain, ends.values())) in text()
 
 
 def added(capabilities: list[dict[str, Any]]) -> float:
