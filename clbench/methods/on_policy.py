@@ -194,6 +194,9 @@ class SDFT(OnPolicy):
         """Let the teacher begin as the model, and note what it makes of the answers it sees."""
         # In bfloat16, a weight would lose the steps of the average.
         self._teacher = {n: v.float() for n, v in stage.snapshot(stage.shared_names()).items()}
+        self._note_what_examples_tell(stage)
+
+    def _note_what_examples_tell(self, stage: Stage) -> None:
         rows: Any = stage.data.rows
         rows = rows.take(np.linspace(0, len(rows) - 1, min(SHOWN, len(rows)), dtype=int))
         prompts, gold = prompts_of(rows), answers_of(rows)
@@ -247,7 +250,7 @@ class SDFT(OnPolicy):
         again = [p[len(p) > 1 and p[0] == tokenizer.bos_token_id :] for p in prompts]
         parts = zip(prompts, gold, again, strict=True)
         limit = usable_length(stage.model.config)
-        room = 0 if limit is None else max(1, limit - most)
+        room = 0 if limit is None else max(1, limit - most)  # 0 cuts nothing
         return [[*prompt, *answer[:cut], *gap, *more][-room:] for prompt, answer, more in parts]
 
     @torch.no_grad()
