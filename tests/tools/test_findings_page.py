@@ -246,3 +246,23 @@ def test_the_glue_sequence_says_little_with_minilm() -> None:
         assert min(mrpc, sst2) > 0.1
         assert max(stage.rows for stage in cell.stages) == 4000
     assert "learns MRPC and SST-2, and ends within .03 of that share on RTE and CoLA" in text
+
+
+def test_the_declared_glue_sequence_names_what_its_pilot_learned_and_lost() -> None:
+    found = {}
+    for cell in Store(REFERENCE / "findings-glue-minilm-pilot").read().cells:
+        assert cell.seed == 100
+        learned = fmean(cell.R[i][i] or 0.0 for i in range(4))
+        found[cell.baseline] = plain(learned), plain(cell.scores["mean_forgetting"] or 0.0)
+    path = REFERENCE.parents[1] / "scenarios" / "findings-glue-minilm.toml"
+    declared = " ".join(path.read_text("utf-8").replace("#", "").split())
+    words = (
+        "of the rate learned {} and lost {}, the whole {} and {}; "
+        "LoRA at 1e-3 learned {} and lost {}, at 2e-3 {} and {}."
+    )
+    names = ("vanilla-quarter", "vanilla", "lora-slow", "lora-fast")
+    assert words.format(*(each for name in names for each in found[name])) in declared
+    text = " ".join(page.PAGE.read_text("utf-8").split())
+    assert "LoRA at 1e-3 learned {} (the mean".format(*found["lora-slow"]) in text
+    assert f"and lost {found['lora-slow'][1]}, and plain" in text
+    assert "at a quarter of its rate {} and {}.".format(*found["vanilla-quarter"]) in text
