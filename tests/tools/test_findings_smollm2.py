@@ -159,9 +159,10 @@ def test_what_the_page_says_of_the_teacher_and_the_pilots() -> None:
         for c in pilots
     }
     topics, sentiments, loss = learned["sdft-reverse-4"]
-    words = f"{topics} of the topics ({learned['sdft'][0]} at the rate used here) and {sentiments}"
-    assert f"four times the rate learned {words} of the sentiments, and added {loss} to" in text()
-    words = "divergence, too, it learned {} and {} and added {}."
+    words = f"{topics} of the topics right ({learned['sdft'][0]} at the rate used here) and"
+    words = f"{words} {sentiments}"
+    assert f"four times the rate had {words} of the sentiments, and added {loss} to" in text()
+    words = "divergence, too, it had {} and {} right and added {}."
     assert words.format(*learned["sdft-forward-4"]) in text()
 
 
