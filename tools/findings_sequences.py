@@ -91,6 +91,8 @@ CLAIMS = (
     Claim("osf", "vanilla"),
 )
 """Comparisons of the average over the tasks after the last stage, fixed before the runs."""
+LATER = tuple(Claim("o-lora-strong", name) for name in ("o-lora", "lora-shared"))
+"""Comparisons of written answers, declared when one seed of the stronger penalty had been seen."""
 HEADS = (
     "vanilla", "frozen", "seq-star", "lora-shared", "o-lora", "ewc-lora", "ewc-lora-head",
     "ewc-lora-delta", "ties",
@@ -132,6 +134,12 @@ def heads() -> dict[tuple[Claim, str], Comparison]:
     ]
     claims = [Claim(f"{name} (stage)", name) for name in HEADS]
     return answers([*cells, *other], question.margin, claims, (SCORE,))
+
+
+def later() -> dict[tuple[Claim, str], Comparison]:
+    """Return what a stronger penalty of O-LoRA changes in written answers, as one family."""
+    cells, question = WRITTEN.read()
+    return answers(cells, question.margin, LATER, (SCORE,))
 
 
 def heads_table() -> str:
