@@ -61,6 +61,7 @@ OTHERS = {
     "fifteen o-lora lora-shared average": NONE,
     "fifteen o-lora frozen average": NONE,
     "written o-lora lora-shared average": "worse",
+    "later o-lora-strong lora-shared": NONE,
     "smollm2 sdft vanilla-quarter p_s": "worse",
     "smollm2 self-replay-tenth generic-replay-tenth text_loss_added": "worse",
     "all ranpac prototypes average": "better",

@@ -61,7 +61,7 @@ def test_methods_have_their_seeds_the_declared_pooling_and_tuning_on_another(
         five = ("prototypes", "seq-star", "frozen", "lora-shared", "o-lora")
         more = {"klda": range(7), "ranpac": range(6), **dict.fromkeys(five, range(10))}
     if study is page.WRITTEN:
-        more = dict.fromkeys(("lora-shared", "o-lora"), range(5))
+        more = {"lora-shared": range(5), "o-lora": range(5), "o-lora-strong": range(4)}
     if study is page.STAGE:
         more = dict.fromkeys(("frozen", "lora-shared", "o-lora", "seq-star"), range(10))
     fewest = range({page.FOUR: 10, page.FIFTEEN: 4}.get(study, 3))
@@ -332,6 +332,27 @@ def test_what_the_page_says_of_written_answers() -> None:
         protocols = [cell.settings["protocol"] for cell in some]
         assert {each.get("list_answers", False) for each in protocols} == {is_listed}
         assert {each.get("chat") for each in protocols} == {False if is_listed else None}
+
+
+def test_what_the_page_says_of_a_stronger_penalty() -> None:
+    own, one = (page.later()[claim, page.SCORE] for claim in page.LATER)
+    assert (own.verdict, one.verdict) == ("better", "no difference shown")
+    words = f"ends at {average(4, 'o-lora-strong')}, {shown(own, plain)} above itself at .5, and no"
+    assert f"{words} difference from one adapter is shown ({shown(one)})." in text()
+    lost = {name: scores(4)[name]["bwt_mean"] for name in ("o-lora-strong", "lora-shared")}
+    assert f"It still loses more (BWT {signed(lost['o-lora-strong'])}), and learns more." in text()
+    assert lost["o-lora-strong"] < lost["lora-shared"]
+    learned: dict[str, list[float]] = {name: [] for name in lost}
+    for cell in page.WRITTEN.read()[0]:
+        if cell.baseline in lost:
+            learned[cell.baseline] += [cell.R[i][i] or 0.0 for i in range(4)]
+    assert np.mean(learned["o-lora-strong"]) > np.mean(learned["lora-shared"])
+    (weight,) = {
+        cell.settings["method"]["weight"]
+        for cell in page.WRITTEN.read()[0]
+        if cell.baseline == "o-lora-strong"
+    }
+    assert weight == 10.0
 
 
 def test_a_higher_rate_of_the_heads_of_seq_star() -> None:
