@@ -340,7 +340,12 @@ def test_what_the_page_says_of_a_stronger_penalty() -> None:
     words = f"ends at {average(4, 'o-lora-strong')}, {shown(own, plain)} above itself at .5, and no"
     assert f"{words} difference from one adapter is shown ({shown(one)})." in text()
     lost = {name: scores(4)[name]["bwt_mean"] for name in ("o-lora-strong", "lora-shared")}
-    assert f"It still loses more (BWT {signed(lost['o-lora-strong'])}), and learns more." in text()
+    words = f"It still loses more (BWT {signed(lost['o-lora-strong'])}), and learns more, so that"
+    over_time = {name: row["average_over_time_mean"] for name, row in scores(4).items()}
+    assert max(over_time, key=over_time.__getitem__) == "o-lora-strong"
+    ends = plain(over_time["o-lora-strong"]), plain(over_time["lora-shared"])
+    rest = "it is highest over time, which was not declared ({}, one adapter {}).".format(*ends)
+    assert f"{words} {rest}" in text()
     assert lost["o-lora-strong"] < lost["lora-shared"]
     learned: dict[str, list[float]] = {name: [] for name in lost}
     for cell in page.WRITTEN.read()[0]:
