@@ -61,7 +61,7 @@ def test_methods_have_their_seeds_the_declared_pooling_and_tuning_on_another(
         five = ("prototypes", "seq-star", "frozen", "lora-shared", "o-lora")
         more = {"klda": range(7), "ranpac": range(6), **dict.fromkeys(five, range(10))}
     if study is page.WRITTEN:
-        more = {"lora-shared": range(5), "o-lora": range(5), "o-lora-strong": range(4)}
+        more = dict.fromkeys(("lora-shared", "o-lora", "o-lora-strong"), range(5))
     if study is page.STAGE:
         more = dict.fromkeys(("frozen", "lora-shared", "o-lora", "seq-star"), range(10))
     fewest = range({page.FOUR: 10, page.FIFTEEN: 4}.get(study, 3))
