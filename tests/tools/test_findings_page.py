@@ -221,7 +221,12 @@ def test_what_is_still_to_run_follows_from_suites_and_cells() -> None:
     assert "four methods and six seeds of `findings-sequence-15`;" in text
     assert left("findings-sequence-4-text")[1:] == (0, 0)
     assert len(read_suite("findings-clinc150").file.seeds) == 10
-    assert "the further seeds of `findings-clinc150`, which declares ten." in text
+    assert len(read_suite("findings-clinc150-stage").file.seeds) == 10
+    assert left("findings-clinc150-stage")[1] == 3
+    words = (
+        "the further seeds of `findings-clinc150` and `findings-clinc150-stage`, which declare ten,"
+    )
+    assert f"{words} with three methods of the latter." in text
 
 
 def test_the_glue_sequence_says_nothing_with_the_built_in_model() -> None:
@@ -250,11 +255,12 @@ def test_the_glue_sequence_says_little_with_minilm() -> None:
 
 
 def test_the_declared_glue_sequence_names_what_its_pilot_learned_and_lost() -> None:
-    found = {}
+    found, bwt = {}, {}
     for cell in Store(REFERENCE / "findings-glue-minilm-pilot").read().cells:
         assert cell.seed == 100
         learned, left = cell.R[1][1] or 0.0, cell.R[-1][1] or 0.0
         found[cell.baseline] = plain(learned), plain(learned - left)
+        bwt[cell.baseline] = plain(cell.scores["bwt"] or 0.0)
         forgettable = [(cell.R[i][i] or 0.0) - (cell.floors[i] or 0.0) > 0.05 for i in range(3)]
         if cell.baseline in ("vanilla", "lora-slow"):  # lora-slow has the rate of lora-double
             assert forgettable == [False, True, False]
@@ -269,7 +275,9 @@ def test_the_declared_glue_sequence_names_what_its_pilot_learned_and_lost() -> N
     text = " ".join(page.PAGE.read_text("utf-8").split())
     words = (
         "LoRA at 1e-3 had {} of MRPC right after learning it and lost {} by the end, plain "
-        "fine-tuning at a quarter of 1e-4 {} and {}, at the whole {} and {}; over all tasks, BWT is"
+        "fine-tuning at a quarter of 1e-4 {} and {}, at the whole {} and {}; over all tasks, BWT "
+        "is {}, {} and {}."
     )
     names = ("lora-slow", "vanilla-quarter", "vanilla")
-    assert words.format(*(each for name in names for each in found[name])) in text
+    ends = [each for name in names for each in found[name]] + [bwt[name] for name in names]
+    assert words.format(*ends) in text
