@@ -64,6 +64,53 @@ def at_equal_learning(
     return found | compare(samples, family=len(lost) * len(others))
 
 
+def against(
+    frame: pd.DataFrame,
+    pairs: Mapping[str, Sequence[str]],
+    steps: Mapping[str, float],
+    lower_is_better: Sequence[str],
+) -> dict[tuple[str, str, str], Comparison]:
+    """Return what differs between baselines by score, reference and baseline.
+
+    All intervals hold jointly.
+
+    Parameters
+    ----------
+    frame
+        Rows of the seeds that all have, with the columns ``seed``, ``baseline`` and the scores.
+    pairs
+        Baselines by reference.
+    steps
+        The smallest change of each score.
+    lower_is_better
+        Scores of which less is better.
+    """
+    groups = {}
+    for score, step in steps.items():
+        own = frame.pivot(index="seed", columns="baseline", values=score)
+        for reference, names in pairs.items():
+            groups[score, reference] = {
+                name: Differences(tuple(own[name] - own[reference]), step) for name in names
+            }
+    lower = [key for key in groups if key[0] in lower_is_better]
+    found = compare(groups, lower_is_better=lower)
+    return {(*key, name): each for (key, name), each in found.items()}
+
+
+def shown_against(found: Mapping[tuple[str, str, str], Comparison]) -> list[list[str]]:
+    """Return what `against` says in rows, one for a reference and a baseline."""
+    scores = [*dict.fromkeys(score for score, _, _ in found)]
+    return [
+        [
+            f"`{name}`",
+            f"`{reference}`",
+            *(t for s in scores for t in shown_comparison(found[s, reference, name])),
+        ]
+        for score, reference, name in found
+        if score == scores[0]
+    ]
+
+
 def shown_comparison(found: Comparison) -> tuple[str, str]:
     """Return difference with interval, and verdict."""
     ends = found.difference, found.difference_low, found.difference_high

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from clbench.figures import style
@@ -59,4 +60,40 @@ def forest(
                 axes.plot([value], [y], "o", ms=6, color=color, mfc=face)
     if len(series) > 1:
         style.legend(figure, looks)
+    return style.captioned(figure, caption)
+
+
+def points_figure(
+    frame: pd.DataFrame,
+    panels: Sequence[tuple[str, str]],
+    labels: Mapping[str, str],
+    series: Mapping[str, Sequence[str]],
+    caption: str,
+) -> Figure:
+    """Draw one score of each seed against another, and their means.
+
+    Parameters
+    ----------
+    frame
+        Rows with the columns ``baseline`` and the scores.
+    panels
+        Pairs of scores: across, up.
+    labels
+        What each score is called.
+    series
+        Baselines of each mark; a line joins the means of several.
+    caption
+        A sentence below.
+    """
+    figure, grid = style.panels(len(panels), width=4.6, height=3.4, columns=len(panels))
+    looks = style.looks_of([*series])
+    for axes, (x, y) in zip(grid, panels, strict=True):
+        for name, (color, mark, scale, _) in looks.items():
+            own = frame[frame["baseline"].isin(series[name])]
+            axes.plot(own[x], own[y], mark, ls="none", ms=2 * scale, color=color, alpha=0.4)
+            middle = own.groupby("baseline")[[x, y]].mean().loc[[*series[name]]]
+            axes.plot(middle[x], middle[y], f"{mark}-", ms=5 * scale, color=color)
+        axes.set_xlabel(labels[x])
+        axes.set_ylabel(labels[y])
+    style.legend(figure, looks)
     return style.captioned(figure, caption)

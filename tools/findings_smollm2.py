@@ -11,18 +11,23 @@ cells were known, before their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cache
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from clbench.figures import style
 from clbench.results.cell import cell_scores
-from clbench.results.statistics import Comparison, Differences, compare
+from clbench.results.statistics import Comparison
 from clbench.results.store import Store
-from tools.equal_learning import at_equal_learning, complete, shown_comparison, shown_on_curve
+from tools.equal_learning import (
+    against,
+    at_equal_learning,
+    complete,
+    shown_against,
+    shown_on_curve,
+)
 from tools.findings import REFERENCE, ROOT, plain, table, write
+from tools.findings_figures import points_figure
 
 PAGE = ROOT / "docs" / "findings-smollm2.md"
 FIGURE = ROOT / "docs" / "figures" / "findings-smollm2.svg"
@@ -44,6 +49,10 @@ PANELS = (("average", "text_loss_added"), ("p_s", "p_o"))
 """What the figure shows: scores by axis."""
 SCORED = 150
 """Rows of which ``p_o`` and ``p_s`` are a share."""
+STEPS = {LEARNED: 1 / SCORED, "text_loss_added": 0.0, "p_o": 1 / SCORED}
+"""The smallest change of each score that is compared."""
+LOWER = ("text_loss_added",)
+"""Scores of which less is better."""
 
 
 @cache
@@ -79,8 +88,8 @@ def on_curve() -> dict[tuple[str, str], Comparison | int]:
     By score and baseline; see `at_equal_learning`.
     """
     lost = {
-        "text_loss_added": (by_seed("text_loss_added"), 0.0),
-        "p_o": (-by_seed("p_o"), 1 / SCORED),
+        "text_loss_added": (by_seed("text_loss_added"), STEPS["text_loss_added"]),
+        "p_o": (-by_seed("p_o"), STEPS["p_o"]),
     }
     return at_equal_learning(by_seed(LEARNED), lost, RATES, others())
 
@@ -92,7 +101,7 @@ def against_rates() -> dict[tuple[str, str, str], Comparison]:
     All intervals hold jointly.
     """
     rates = {rate: [*others(), *(RATES[:-1] if rate == "vanilla" else ())] for rate in RATES}
-    return against(compared(), rates)
+    return against(compared(), rates, STEPS, LOWER)
 
 
 @cache
@@ -100,24 +109,7 @@ def against_later() -> dict[tuple[str, str, str], Comparison]:
     """Return what differs between `LATER` and their references, like `against_rates`."""
     references = (*RATES, GENERAL)
     frame = complete(kept()[kept()["baseline"].isin((*LATER, *references))])
-    return against(frame, dict.fromkeys(references, LATER))
-
-
-def against(
-    frame: pd.DataFrame, pairs: Mapping[str, Sequence[str]]
-) -> dict[tuple[str, str, str], Comparison]:
-    """Return what differs by score, reference and baseline, given the baselines by reference."""
-    groups = {}
-    for score in (LEARNED, *LOST):
-        own = frame.pivot(index="seed", columns="baseline", values=score)
-        step = 0.0 if score == "text_loss_added" else 1 / SCORED
-        for reference, names in pairs.items():
-            groups[score, reference] = {
-                name: Differences(tuple(own[name] - own[reference]), step) for name in names
-            }
-    lower = [key for key in groups if key[0] == "text_loss_added"]
-    found = compare(groups, lower_is_better=lower)
-    return {(*key, name): each for (key, name), each in found.items()}
+    return against(frame, dict.fromkeys(references, LATER), STEPS, LOWER)
 
 
 def tables() -> dict[str, str]:
@@ -142,41 +134,16 @@ def tables() -> dict[str, str]:
     return {
         "smollm2-points": table(["baseline", *heads], points),
         "smollm2-equal": table(["baseline", *(f"{t} kept" for t in LOST.values())], equal),
-        "smollm2-rates": table(["baseline", "rate", *columns], differences(against_rates())),
-        "smollm2-later": table(["baseline", "against", *columns], differences(against_later())),
+        "smollm2-rates": table(["baseline", "rate", *columns], shown_against(against_rates())),
+        "smollm2-later": table(["baseline", "against", *columns], shown_against(against_later())),
     }
-
-
-def differences(found: Mapping[tuple[str, str, str], Comparison]) -> list[list[str]]:
-    """Return rows of what differs in each score, one for a reference and a baseline."""
-    return [
-        [
-            f"`{name}`",
-            f"`{reference}`",
-            *(t for s in (LEARNED, *LOST) for t in shown_comparison(found[s, reference, name])),
-        ]
-        for score, reference, name in found
-        if score == LEARNED
-    ]
 
 
 def draw() -> Figure:
     """Draw the loss added on text against both tasks' scores, and the old one's against the new."""
-    figure, grid = style.panels(2, width=4.6, height=3.4, columns=2)
-    names = ["plain fine-tuning", *others(), *LATER]
-    looks = style.looks_of(names)
-    for axes, (x, y) in zip(grid, PANELS, strict=True):
-        for name, (color, mark, scale, _) in looks.items():
-            members = [*RATES] if name == names[0] else [name]
-            own = kept()[kept()["baseline"].isin(members)]
-            axes.plot(own[x], own[y], mark, ls="none", ms=2 * scale, color=color, alpha=0.4)
-            middle = own.groupby("baseline")[[x, y]].mean().loc[members]
-            axes.plot(middle[x], middle[y], f"{mark}-", ms=5 * scale, color=color)
-        axes.set_xlabel(AXES[x])
-        axes.set_ylabel(AXES[y])
-    style.legend(figure, looks)
+    curve, methods = {"plain fine-tuning": RATES}, {name: [name] for name in (*others(), *LATER)}
     caption = "Large marks are means; the line joins a quarter, half and the whole of the rate."
-    return style.captioned(figure, caption)
+    return points_figure(kept(), PANELS, AXES, curve | methods, caption)
 
 
 def main() -> None:
