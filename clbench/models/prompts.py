@@ -110,6 +110,8 @@ class PromptEncoder:
             tokens = [self._answers(texts, template, where, notes)]
             if self.list_answers and not task.regression:
                 template = template.after(f"Options: {', '.join(texts)}\n")
+                unclear = sum("," in text or "\n" in text for text in texts)
+                _note(notes, unclear, "answer", "with a comma or line break in their list.")
         answers = None
         if to_train:
             answers = self._to_train(task, rows, template, tokens, values, notes)

@@ -83,6 +83,14 @@ def test_prompts_can_list_the_answers(to_train: bool) -> None:
         assert (one is None and other is None) or one.tolist() == other.tolist()
 
 
+def test_answers_that_make_the_list_unclear_are_noted() -> None:
+    rows = rows_of(["dull"], [0])
+    commas = task(rows, template=Template("{text}:", {"neg": "no, never", "pos": "yes"}))
+    (note,) = encoder(list_answers=True).encode(commas, rows, to_train=False).notes
+    assert note.endswith(": 1 answer with a comma or line break in their list.")
+    assert encoder().encode(commas, rows, to_train=False).notes == ()
+
+
 def test_a_list_that_leaves_no_room_is_named() -> None:
     rows = rows_of(["dull"], [0])
     long = task(rows, template=Template("{text}:", {"neg": "no " * 20, "pos": "yes " * 20}))
