@@ -18,6 +18,7 @@ from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
 from clbench.suite.schema import MEAN
+from clbench.suite.scores import SCORE
 
 if TYPE_CHECKING:
     from clbench.runner.run_plan import CellRows, Executor
@@ -73,25 +74,27 @@ def open_comparisons(run: Run) -> list[str]:
     """Return the primary comparisons of a run that are open, as ``score of method on scenario``.
 
     A comparison of the question is open if its verdict is ``no difference shown`` or ``no
-    verdict``, or if a method has no finished cell.
+    verdict``, or if a method has no finished cell or lacks the score.
     """
     from clbench.results.comparisons import comparisons_frame  # imports pandas
 
     store = Store(run.path)
     question, cells = store.questions()[-1], [c for c in run.cells if c.reference_of is None]
-    good = {(cell.scenario, cell.baseline) for cell in cells if cell.status == "ok"}
-    lost = sorted({(cell.scenario, cell.baseline) for cell in cells} - good)
     seeds = {cell.seed for cell in cells if cell.status == "ok"}
     table = comparisons_frame(run.cells, question, store.alpha(len(seeds)))
+    scored = {*table[["scenario", "score", "method"]].itertuples(index=False, name=None)}
+    asked = sorted({(cell.scenario, cell.baseline, len(cell.tasks)) for cell in cells})
     table = table[table["primary"] & table["verdict"].isin(["no difference shown", "no verdict"])]
     return [
         f"{row.score} of {row.method}{',' if row.scenario == MEAN else ' on'} {row.scenario}"
         for row in table.itertuples()
     ] + [
         f"{score} of {method} on {scenario}"
-        for scenario, method in lost
+        for scenario, method, tasks in asked
         for score in question.scores
         if question.depends_on(scenario, score, method)
+        and (scenario, score, method) not in scored
+        and (tasks > 1 or SCORE[score].single_task)
     ]
 
 

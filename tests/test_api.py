@@ -147,6 +147,18 @@ def test_comparisons_are_open_without_enough_seeds(place: Path, engine: FakeExec
     assert open_comparisons(run) == opened
 
 
+def test_comparisons_are_open_without_the_references_of_their_score(
+    place: Path, engine: FakeExecutor
+) -> None:
+    suite = Path("mine.toml")
+    question = '\n[question]\nscores = ["intransigence"]\n'
+    suite.write_text(suite.read_text(encoding="utf-8") + question, encoding="utf-8")
+    engine.fails = {f"one-two--reference1--seed{seed}" for seed in range(3)}
+    options: dict[str, Any] = {"methods": ["vanilla", "frozen"], "scenarios": "one*"}
+    run = clbench.run(suite, seeds=[0, 1, 2], references=True, **options)
+    assert open_comparisons(run) == ["intransigence of frozen on one-two"]
+
+
 @pytest.mark.parametrize(
     "seeds", ["until-settled:", "until-settled:5,5", "until-settled:2,9", "all"]
 )

@@ -46,7 +46,7 @@ def comparisons_frame(
 
     Differences are taken seed by seed. The comparisons of the primary question share one error
     rate, `alpha`; only they get a verdict. The others are exploratory: each interval holds on its
-    own. Failed cells and single-task references are ignored.
+    own. Failed cells are ignored; single-task references only give scores such as intransigence.
 
     Returns
     -------
@@ -64,9 +64,9 @@ def comparisons_frame(
         of their own, with `MEAN` in place of the scenario, over the methods and seeds that have all
         scenarios of the question.
     """
+    values = scores_to_compare(without_extra_points(cells), question)
     cells = [cell for cell in without_extra_points(cells) if cell.reference_of is None]
     steps = steps_by_scenario(cells)
-    values = scores_to_compare(cells, question)
     noted = {(r["scenario"], r["score"], r["method"]): r for r in remarks(cells, question, values)}
     scenarios = dict.fromkeys(cell.scenario for cell in cells)
     covered = [scenario for scenario in scenarios if question.covers(scenario)]
@@ -247,8 +247,8 @@ def controls_frame(
         cell. Controls are sorted by time, with one decimal and then by name. Empty if no control
         was run.
     """
-    cells = [cell for cell in cells if cell.reference_of is None]
     table, steps = score_rows(cells, question.reference), steps_by_scenario(cells)
+    cells = [cell for cell in cells if cell.reference_of is None]
     scores: dict[str, list[str]] = {}
     for row in table:
         known = scores.setdefault(row["scenario"], [])

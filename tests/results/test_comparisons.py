@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.handmade import pair, stage, three
+from helpers.handmade import pair, reference, stage, three
 from helpers.report_runs import STEADY, cell, cells
 
 from clbench.results.cell import CellResult, correct_after, pack_rows, score_steps, unpack_rows
-from clbench.results.comparisons import comparisons_frame
+from clbench.results.comparisons import comparisons_frame, controls_frame
 from clbench.results.score_tables import overall_frame
 from clbench.results.scores import scores_of
 from clbench.suite.schema import MEAN, Question
@@ -35,6 +35,20 @@ def test_the_primary_question_gets_verdicts_and_the_rest_is_exploratory() -> Non
     vanilla = row(table, "vanilla", "p_o")
     assert vanilla["why"] == "the reference"
     assert (vanilla["n"], vanilla["median"]) == (3, pytest.approx(0.65))
+
+
+def test_scores_that_need_references_are_compared() -> None:
+    ours = [pair("ewc", seed, [[0.9, 0.5], [0.8, 0.8 + seed / 1e3]]) for seed in range(3)]
+    trained = [pair(seed=seed) for seed in range(3)] + ours
+    alone = [reference(1, 0.75, seed=seed) for seed in range(3)]
+    question = Question(scores=["intransigence"])
+    ewc = row(comparisons_frame([*trained, *alone], question), "ewc", "intransigence")
+    assert ewc["difference"] == pytest.approx(0.7 - 0.801)
+    assert ewc["verdict"] == "better"
+    control = [c.model_copy(update={"control": c.baseline == "vanilla"}) for c in trained]
+    (claim,) = controls_frame([*control, *alone], question).to_dict("records")
+    assert claim["difference"] == pytest.approx(0.801 - 0.7)
+    assert "intransigence" not in {*comparisons_frame(trained, question)["score"]}
 
 
 def test_all_scenarios_share_the_error_rate() -> None:
