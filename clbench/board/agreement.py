@@ -9,8 +9,7 @@ from typing import Any
 from clbench.board.submission import Outcome
 from clbench.core.errors import count, join_names
 from clbench.methods.base import METHODS
-from clbench.results.cell import CellResult, plain, unpack_rows
-from clbench.results.scores import scores_of
+from clbench.results.cell import CellResult, cell_scores, plain, unpack_rows
 
 LEVEL = 0.001
 """Error rate of the test of whether rows that differ favour the submission."""
@@ -57,6 +56,24 @@ def largest_gap(theirs: CellResult, ours: CellResult) -> float:
     return max((abs(a - b) for a, b in scores if not noise.allows(a, b)), default=0.0)
 
 
+def _measures(cell: CellResult) -> dict[str, float]:
+    """Return what a cell measured beside R and its metrics, by name.
+
+    All other scores follow from these, from R and from the metrics.
+    """
+    found: dict[str, float | None] = {}
+    for stage, row in enumerate(cell.capabilities):
+        found |= {f"{name} after {count(stage, 'stage')}": value for name, value in row.items()}
+    for stage, scores in enumerate(cell.probes):
+        after = f"after {count(stage, 'stage')}"
+        found |= {f"probe of task {j + 1} {after}": score for j, score in enumerate(scores)}
+    for task, values in cell.lm_eval.items():
+        found |= {f"{name} of {task}": value for name, value in values.items()}
+    if cell.reference_of is None:
+        found["area"] = cell_scores(cell).get("area")
+    return {name: value for name, value in found.items() if value is not None}
+
+
 @dataclass
 class Pair:
     """A cell of a submission and the same cell trained here.
@@ -100,12 +117,12 @@ class Pair:
             for j, score in enumerate(row):
                 if score is not None:
                     self._compare(i, j, score, noise)
-        alone = dict.fromkeys(range(len(ours.R)), 0.0)
-        of_matrix = {"reference"}
-        if ours.reference_of is None:
-            of_matrix = {*scores_of(ours.R, alone=alone)}
-        for name in sorted({*theirs.scores, *ours.scores} - of_matrix):
-            self._agree(f"{key}: {name}", theirs.scores.get(name), ours.scores.get(name), noise)
+        there, here = (_measures(cell) for cell in (theirs, ours))
+        for name, value in there.items():  # earlier versions measure less
+            self._agree(f"{key}: {name}", value, here.get(name), noise)
+        again, true_again = (cell.relearning.get("scores", []) for cell in (theirs, ours))
+        for number, (one, other) in enumerate(zip(again, true_again, strict=False), 1):
+            self._agree(f"{key}: relearned score {number}", one, other, noise)
         if self.better + self.worse > math.ceil(noise.rows * self.rows):
             self.wrong.append(
                 f"{key}: {self.better + self.worse} of {self.rows} rows are right in one training "

@@ -107,12 +107,24 @@ def test_flips_that_all_favour_the_submission_do_not_agree() -> None:
 
 
 def test_every_score_is_compared_although_its_rows_agree() -> None:
-    ours = scored([BASE, BASE]).model_copy(update={"scores": {"divergence": 2.0}})
+    before, curve = {"text_loss": 2.0}, {"scores": {"a": [[0, 0.1], [4, 0.1]]}}
+    measured = {
+        "capabilities": [before, before, {"text_loss": 3.0, "divergence": 0.5}],
+        "probes": [[0.5, 0.5], [0.7, 0.5], [0.6, 0.8]],
+        "relearning": {"rows": [8, 16], "steps": [1, 2], "scores": [0.6, 0.7], "recovered": False},
+        "lm_eval": {"arc_easy": {"acc": 0.4}},
+    }
+    ours = scored([BASE, BASE], **measured)
+    assert not found(ours, ours)
     for field, value, name in (
         ("R", [[0.9, None], [0.99, 0.75]], "R[1][0]"),
-        ("scores", {"divergence": 0.0}, "divergence"),
+        ("capabilities", [before, before, {"text_loss": 2.0}], "text_loss after 2 stages"),
+        ("probes", [[0.5, 0.5], [0.7, 0.5], [0.9, 0.8]], "probe of task 1 after 2 stages"),
+        ("relearning", measured["relearning"] | {"scores": [0.6, 0.9]}, "relearned score 2"),
+        ("lm_eval", {"arc_easy": {"acc": 0.9}}, "acc of arc_easy"),
+        ("stages", [s.model_copy(update={"curves": curve}) for s in ours.stages], "area"),
     ):
-        (line,) = found(ours.model_copy(update={field: value}), ours)
+        line, *_ = found(ours.model_copy(update={field: value}), ours)
         assert line.startswith(f"pair--vanilla--seed0: {name} is")
 
 
