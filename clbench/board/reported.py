@@ -205,6 +205,9 @@ def is_not_tuned_on_reported_rows(submission: Submission) -> Lines:
     searched: dict[str, set[int]] = {}
     for cell in submission.cells:
         searched.setdefault(cell.baseline, set()).update(cell.search.get("seeds", []))
+    cells = [cell for cell in submission.cells if cell.search.get("on_reported_rows")]
+    for name in dict.fromkeys(cell.baseline for cell in cells):
+        yield f"{name} was tuned on the reported rows."
     for name, seeds in searched.items():
         if both := sorted(seeds & {*submission.file.seeds}):
             yield f"{name} was tuned with the reported seeds {_numbers(both)}."

@@ -219,6 +219,11 @@ def combine(
         split = f", on {source.split}" if source.split else ""
         pairs.append(f"{name} ({count(len(source.trials), 'trial')}{split})")
     records = [record for source in sources for record in source.records]
+    cost = None
+    if records:
+        seeds = [seed for source in sources for seed in source.seeds]
+        is_reported = any(source.on_reported_rows for source in sources)
+        cost = cost_of(records, seeds, on_reported_rows=is_reported)
     logs = sum(source.origin is None for source in sources)
     remark = "; the cost does not include the logs'" if 0 < logs < len(sources) else ""
     by_user = "Given to clbench combine, or its default."
@@ -227,7 +232,7 @@ def combine(
         f"Learning rates combined from {count(len(pairs), 'pair')}.",
         f"clbench combine, b = {b:g}: {', '.join(pairs)}{remark}.",
         by_user if logs == len(sources) else "As in the searches.",
-        cost_of(records) if records else None,
+        cost,
     )
     labels = origin.group_names(len(combination.rates))
     figure = rate_distributions(within, combination.rates, groups=labels, flat=origin.flat)

@@ -85,7 +85,10 @@ def _suite_notes(stores: Sequence[Store], labels: Sequence[str]) -> Iterator[str
 
 
 def _tuning_notes(cells: Sequence[CellResult]) -> Iterator[str]:
-    """Yield a note on each method that was tuned on a seed of its cells."""
+    """Yield a note on each method that was tuned on the rows or on a seed of its cells."""
+    on_rows = dict.fromkeys(c.baseline for c in cells if c.search.get("on_reported_rows"))
+    for name in on_rows:
+        yield f"{name}: its settings were tuned on the reported rows, so its scores are too good."
     tuned_on: dict[str, set[int]] = {}
     for cell in cells:
         if cell.seed in cell.search.get("seeds", ()):

@@ -64,6 +64,7 @@ class _Search(TypedDict, total=False):
     epochs: Amount
     seconds: Amount
     seeds: list[Count]
+    on_reported_rows: bool
 
 
 @with_config(OPEN)
@@ -121,7 +122,8 @@ class CellResult(BaseModel):
         Peak memory in megabytes: of the allocator on CUDA, of the process elsewhere.
     search
         Cost of the search for the baseline's settings, not included in any other field:
-        ``trials``, ``epochs``, ``seconds`` and the trials' ``seeds``. Empty if there was no search.
+        ``trials``, ``epochs``, ``seconds``, the trials' ``seeds``, and whether they were scored
+        ``on_reported_rows``. Empty if there was no search.
     keeps_rows
         Whether the method keeps rows of earlier tasks. It is then an upper reference for methods
         that may not.

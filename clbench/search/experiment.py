@@ -49,7 +49,7 @@ class SearchOutcome:
     cost: Cost
 
     @classmethod
-    def of(cls, trials: Sequence[TrialRecord], space: SearchSpace, split: str) -> Self:
+    def of(cls, trials: Sequence[TrialRecord], plan: SearchPlan) -> Self:
         """Return the outcome of `trials`, or raise a SearchError if none is complete."""
         complete = [(trial, record) for record in trials if (trial := record.trial())]
         if not complete:
@@ -61,7 +61,9 @@ class SearchOutcome:
             )
         mean = combine([[trial for trial, _ in complete]]).rates
         _, best = max(complete, key=lambda pair: pair[0].p)
-        return cls(tuple(trials), best, mean, space, split, cost_of(trials))
+        settings = plan.settings
+        cost = cost_of(trials, [settings.seed], on_reported_rows=settings.paper_split)
+        return cls(tuple(trials), best, mean, plan.space, plan.split, cost)
 
     @property
     def counts(self) -> Counter[str]:
@@ -130,9 +132,9 @@ def search(
         finally:
             # Also write the outcome of an interrupted search.
             with suppress(SearchError):
-                outcome = SearchOutcome.of(folder.read(), plan.space, plan.split)
+                outcome = SearchOutcome.of(folder.read(), plan)
                 outcome.write(folder.path, plan.name)
-    return SearchOutcome.of(folder.read(), plan.space, plan.split)
+    return SearchOutcome.of(folder.read(), plan)
 
 
 def _search(

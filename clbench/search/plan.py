@@ -30,7 +30,7 @@ from clbench.suite.validation import stages_of
 MAX_GROUPS = 10
 """Groups of Kenneweg et al. 2022, section 3.1: embeddings, eight of layers, head."""
 TUNING_SEEDS = (1000, 1001)
-"""Default seeds of the trials of a tuning: none that a suite of clbench reports."""
+"""Default seeds of trials, of a search the first: none that a suite of clbench reports."""
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 """Seconds of each unit of a time."""
 
@@ -90,7 +90,7 @@ class SearchSettings:
     )
     lowest: Annotated[float, search("Lowest learning rate.", "RATE")] = LOWEST
     highest: Annotated[float, search("Highest learning rate.", "RATE")] = HIGHEST
-    seed: Annotated[Seed, search("Seed of the searcher and of training.", "N")] = 0
+    seed: Annotated[Seed, search("Seed of the searcher and of training.", "N")] = TUNING_SEEDS[0]
     paper_split: Annotated[
         bool,
         search(

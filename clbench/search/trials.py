@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -126,12 +126,14 @@ class SearchListener:
         """Called with a line for the user."""
 
 
-def cost_of(trials: Sequence[TrialRecord]) -> Cost:
+def cost_of(trials: Sequence[TrialRecord], seeds: Iterable[int], *, on_reported_rows: bool) -> Cost:
     """Return the cost of all trials, including those without a result."""
     return Cost(
         trials=len(trials),
         epochs=sum(len(trial.epochs) for trial in trials),
         seconds=min(LARGEST, round(sum(trial.seconds for trial in trials), 3)),
+        seeds=tuple(sorted({*seeds})),
+        on_reported_rows=on_reported_rows,
     )
 
 
@@ -219,7 +221,7 @@ class SearchFolder:
 
 @dataclass(frozen=True)
 class TrialSource:
-    """The complete trials of one pair of tasks; a log has neither split, origin nor records."""
+    """The complete trials of one pair of tasks; a log has no more than these."""
 
     path: Path
     trials: Sequence[Trial]
@@ -227,6 +229,8 @@ class TrialSource:
     split: str = ""  # description of the rows that give the rewards
     origin: SearchOrigin | None = None
     records: Sequence[TrialRecord] = ()  # all trials of the search
+    seeds: tuple[int, ...] = ()
+    on_reported_rows: bool = False
 
 
 def read_source(path: str | Path) -> TrialSource:
@@ -240,7 +244,9 @@ def read_source(path: str | Path) -> TrialSource:
     if not trials:
         raise DataError(f"{path}: none of its {len(records)} trials is complete.")
     name, split = content.get("scenario") or path.name, content.get("split", "")
-    return TrialSource(path, trials, name, split, origin, records)
+    recipe = content["recipe"]
+    is_reported = recipe["protocol"]["score_on"] == "validation"
+    return TrialSource(path, trials, name, split, origin, records, (recipe["seed"],), is_reported)
 
 
 def common_origin(

@@ -102,7 +102,8 @@ class Cost(pydantic.BaseModel):
 
     Counts all `trials`, their `epochs` over the rows of a task, and their `seconds` of training and
     scoring. For failed cells these are the seconds until they failed; their epochs are unknown.
-    `seeds` are those of the trials: results on them are too good by chance.
+    `seeds` are those of the trials: results on them are too good by chance. So are all results if
+    the trials were scored `on_reported_rows`.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -111,9 +112,10 @@ class Cost(pydantic.BaseModel):
     epochs: Amount
     seconds: Amount
     seeds: tuple[Count, ...] = ()
+    on_reported_rows: bool = False
 
     def to_table(self) -> dict[str, Any]:
-        """Return the cost as plain values, without seeds if there are none."""
+        """Return the cost as plain values, without fields at their defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 

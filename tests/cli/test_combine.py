@@ -78,7 +78,9 @@ def test_search_and_log_are_combined_with_their_sources(
     log(Path("a.txt"), (1.5, 8e-5))
     folder = SearchFolder(Path("search"))
     facts = {"scenario": "x-y", "split": "validation (the paper's choice)"}
-    folder.begin({"search": {"flat": 1e-4, "depth": 12, "division": "code"}}, facts)
+    space = {"flat": 1e-4, "depth": 12, "division": "code"}
+    recipe = {"search": space, "seed": 7, "protocol": {"score_on": "validation"}}
+    folder.begin(recipe, facts)
     epoch = EpochRecord(stage=1, epoch=1, scores=[0.5, 0.5], reward=1.0, seconds=7.0)
     for number, status in ((1, "complete"), (2, "running")):
         scores = {"p_o": 0.5, "p_s": 0.5} if status == "complete" else {}
@@ -97,6 +99,7 @@ def test_search_and_log_are_combined_with_their_sources(
     assert baseline.settings["multiples"] == pytest.approx([0.4] * 10)  # 4e-5 over the search's
     assert baseline.cost is not None
     assert (baseline.cost.trials, baseline.cost.seconds) == (2, 14.0)
+    assert (baseline.cost.seeds, baseline.cost.on_reported_rows) == ((7,), True)
     source = baseline.sources["multiples"]
     assert "a (1 trial), x-y (1 trial, on validation (the paper's choice))" in source
     assert "the cost does not include the logs'" in source

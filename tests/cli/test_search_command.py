@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers.commands import Call
 
 from clbench.core.errors import SettingsError
 from clbench.search import SearchOutcome, TrialRecord
-from clbench.search.plan import read_seconds
+from clbench.search.plan import SearchSettings, read_seconds
 from clbench.search.rates import SearchOrigin, SearchSpace
 from clbench.search.trials import EpochRecord
 
@@ -105,4 +107,5 @@ def outcome() -> SearchOutcome:
     epoch = EpochRecord(stage=1, epoch=1, scores=[0.5, 0.6], reward=1.1, seconds=7.0)
     done = {"status": "complete", "p_o": 0.5, "p_s": 0.6, "epochs": [epoch], "seconds": 7.0}
     space = SearchSpace(SearchOrigin(5e-4, 4), 6)
-    return SearchOutcome.of([TrialRecord(number=1, rates=space.flat, **done)], space, "tuning")
+    plan: Any = SimpleNamespace(space=space, split="tuning", settings=SearchSettings())
+    return SearchOutcome.of([TrialRecord(number=1, rates=space.flat, **done)], plan)

@@ -64,6 +64,15 @@ def test_seeds_of_the_tuning_are_noted(tmp_path: Path) -> None:
     ]
 
 
+def test_tuning_on_the_reported_rows_is_noted(tmp_path: Path) -> None:
+    search = {"trials": 4, "epochs": 8.0, "seconds": 9.0, "on_reported_rows": True}
+    store = Store(make_run(tmp_path / "a"))
+    with store.lock():
+        store.write_cell(cell("one", "lwf", 3, 0.7).model_copy(update={"search": search}))
+    (note,) = read(tmp_path / "a")[1]
+    assert note == "lwf: its settings were tuned on the reported rows, so its scores are too good."
+
+
 def test_other_questions_and_looks_are_noted(tmp_path: Path) -> None:
     first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b", better=0.0)
     store = Store(second)

@@ -149,6 +149,10 @@ def test_finished_search_writes_its_outcome_again(toy: Workspace, tmp_path: Path
     assert outcome.mean == combine([trials]).rates
     assert outcome.counts == {"complete": 2, "running": 1}
     assert (outcome.cost.trials, outcome.cost.epochs, outcome.cost.seconds) == (3, 3, 21.0)
+    assert outcome.cost.seeds == (plan.settings.seed,)
+    assert not outcome.cost.on_reported_rows
+    source = read_source(folder.path)
+    assert (source.seeds, source.on_reported_rows) == (outcome.cost.seeds, False)
     baseline = read_baseline(str(folder.path / "bertcl.toml"))
     assert baseline.settings["multiples"] == pytest.approx([1.0] * 5)
     assert (folder.path / "trace.png").exists()
