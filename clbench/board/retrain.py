@@ -47,7 +47,9 @@ def train(
         method = read_baseline(table["method"])
         baselines.append(replace(method, name=name, settings=settings, sources=sources))
     options = RunOptions(methods=baselines, data=submission.data, plugins=paths, out=out)
-    plan = make_plan(Suite(submission.base / "suite.json", submission.file), options)
+    # The suite is that of the last command; an earlier one may have trained references.
+    file = submission.file.model_copy(update={"references": "all"})
+    plan = make_plan(Suite(submission.base / "suite.json", file), options)
     plan = replace(plan, cells=tuple(cell for cell in plan.cells if cell.key in fingerprints))
     for cell in plan.cells:
         if cell.fingerprint != fingerprints[cell.key]:

@@ -19,7 +19,8 @@ from helpers.submissions import Forger
 from helpers.workspace import Workspace
 from helpers.workspace import world as world
 
-from clbench.board import rerun
+import clbench
+from clbench.board import rerun, retrain
 from clbench.board.agreement import NOISE, compare
 from clbench.board.submission import Outcome, Submission
 from clbench.board.submit import submit
@@ -315,6 +316,19 @@ def test_a_changed_plugin_cannot_be_submitted(
     with pytest.raises(RunFolderError, match=r"opposite.py: has changed since the run"):
         submit(run.path, "Mine", tmp_path / "submission")
     assert not (tmp_path / "submission").exists()
+
+
+@pytest.mark.slow
+def test_references_of_an_earlier_command_are_trained_again(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"methods": "vanilla", "scenarios": "sentiment-acc*", "seeds": 0}
+    options |= {"limit": 16, "scored_limit": 16, "epochs": 1, "out": tmp_path / "run"}
+    clbench.run("quick", references=True, **options)
+    run = clbench.run("quick", references=False, **options)
+    submit(run.path, "Mine", tmp_path / "submission")
+    submission = Submission(tmp_path / "submission")
+    (alone,) = (cell for cell in submission.cells if cell.reference_of is not None)
+    (ours,) = retrain.train(submission, {alone.key: alone.fingerprint}, tmp_path / "again")
+    assert found(alone, ours) == []
 
 
 def test_the_page_and_the_limits_follow_from_what_was_measured() -> None:
