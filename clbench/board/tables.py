@@ -157,7 +157,9 @@ def _table(
     score = SCORE[question.scores[0] if len(question.scores) == 1 else "average"]
     alpha = min(Store(row.entry.path).alpha(row.seeds) for row in rows)
     cells = [cell for row in rows for cell in row.cells if cell.status == "ok"]
-    ranking = rank_methods(cells, score.name, alpha=alpha, margin=question.margin)
+    # Of equal references the last counts, so that of the highest grade.
+    alone = [c for row in rows[::-1] for c in row.entry.cells if c.reference_of is not None]
+    ranking = rank_methods([*cells, *alone], score.name, alpha=alpha, margin=question.margin)
     sign = -1.0 if score.higher_is_better else 1.0
     order = {name: sign * found.mean for name, found in ranking.summaries.items()}
     rows.sort(key=lambda row: order.get(row.label, math.inf))
@@ -167,7 +169,7 @@ def _table(
 
 
 def _rows(results: Sequence[Entry], scope: Sequence[str]) -> list[Row]:
-    """Return the methods that have all conditions of a table; none without a finished cell."""
+    """Return the methods that have all conditions of a table; none if one has no finished cell."""
     rows: list[Row] = []
     for each in results:
         by_baseline: dict[str, list[CellResult]] = {}
@@ -189,7 +191,8 @@ def _rows(results: Sequence[Entry], scope: Sequence[str]) -> list[Row]:
                 some = means(score_rows(own))
                 mean = {name: fmean(row[f"{name}_mean"] for row in some) for name in COLUMNS}
                 rows.append(Row(label, each, own, {n: m for n, m in mean.items() if m == m}))
-    return rows if any(row.seeds for row in rows) else []
+    good = (cell.scenario for row in rows for cell in row.cells if cell.status == "ok")
+    return rows if len({*good}) == len(scope) else []
 
 
 def _repeats(cells: Iterable[CellResult], earlier: Iterable[CellResult]) -> bool:

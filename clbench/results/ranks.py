@@ -46,11 +46,12 @@ def rank_methods(
     """Compare every two baselines seed by seed, with `statistics.compare`, and rank them.
 
     With several scenarios, scores are means over all of them. `margin` is the largest difference
-    that does not matter.
+    that does not matter. Single-task references have no rank; they give scores such as
+    intransigence.
     """
     question = Question(scores=[score], mean_over_scenarios=True)
     values, steps = scores_to_compare(cells, question), steps_by_scenario(cells)
-    scenarios = list(dict.fromkeys(cell.scenario for cell in cells))
+    scenarios = list(dict.fromkeys(c.scenario for c in cells if c.reference_of is None))
 
     def samples(scenario: str) -> dict[Pair, statistics.Differences]:
         some, step = values.get((scenario, score), {}), steps.get(scenario, {}).get(score, 0.0)

@@ -149,6 +149,34 @@ def test_a_question_of_one_score_ranks_by_it(tmp_path: Path) -> None:
     assert [row.label for row in table.rows] == ["replay", "ewc", "vanilla"]  # less is better
 
 
+def test_a_question_of_intransigence_ranks_by_it(tmp_path: Path) -> None:
+    question = {"reference": "vanilla", "scores": ["intransigence"]}
+    fields: dict[str, Any] = {"suite_fields": {"questions": [question]}}
+    methods = {"vanilla": 0.5, "ewc": 0.7}
+    folder = make_entry(tmp_path / "run", methods=methods, **fields)
+    store = Store(folder)
+    (folder / "cells").mkdir()
+    for ours in store.read().cells[:4]:
+        alone = {"key": f"pair--reference1--seed{ours.seed}", "reference_of": 1, "R": [[None, 0.9]]}
+        alone |= {"scores": {"reference": 0.9}, "stages": ours.stages[1:], "metrics": [[None] * 2]}
+        store.write_cell(ours.model_copy(update=alone | {"correct": []}))
+    (table,) = tables(folder)
+    assert {name: found.mean for name, found in table.ranking.summaries.items()} == pytest.approx(
+        {"vanilla": 0.1, "ewc": 0.1}
+    )
+
+
+def test_a_mean_needs_a_finished_cell_of_each_scenario(tmp_path: Path) -> None:
+    folder = make_entry(tmp_path / "run", scenarios=("one", "two"))
+    store = Store(folder)
+    (folder / "cells").mkdir()
+    for ours in store.read().cells:
+        if ours.scenario == "two":
+            lost = {"status": "failed", "R": [], "scores": {}, "stages": [], "metrics": []}
+            store.write_cell(ours.model_copy(update=lost))
+    assert [table.title for table in tables(folder)] == ["one"]
+
+
 def test_a_submission_does_not_change_the_question_of_a_packaged_suite(tmp_path: Path) -> None:
     question = {"reference": "ewc", "scores": ["forgetting"], "margin": 0.5}
     folder = make_entry(tmp_path / "run", "quick", suite_fields={"questions": [question]})
