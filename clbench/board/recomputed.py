@@ -13,15 +13,13 @@ from clbench.board.submission import Find, Lines, Outcome, Submission
 from clbench.board.submit import weights
 from clbench.core.errors import ClbenchError, count, join_names, named
 from clbench.models.locate import model_identity
-from clbench.results.cell import plain, unpack_rows
+from clbench.results.cell import TOLERANCE, plain, unpack_rows
 from clbench.results.score_tables import scores_frame, to_csv
 from clbench.suite.plan import fingerprint, json_sections
 from clbench.tasks.corpus import corpus_identity
 from clbench.tasks.metrics import METRICS
 from clbench.tasks.registry import task_identity, task_metrics
 
-TOLERANCE = 1e-6
-"""Largest difference between a number in a submission and the one that follows from others."""
 RIGHT = ("accuracy", "exact")
 """Metrics that are the share of right rows."""
 
@@ -106,7 +104,7 @@ def matrix_follows(submission: Submission) -> Outcome:
             elif not _near(share, float(right.mean())):
                 rows = f"{right.mean():.4f} of its rows are right"
                 wrong.append(f"{where} has an accuracy of {share:.4f}, but {rows}.")
-            else:
+            elif _near(share, score):
                 backed += 1
     unchecked = [
         f"{count(len(places), 'score')} without {what}, such as {places[0]}"

@@ -93,6 +93,8 @@ def test_a_single_task_reference_of_an_inner_task_needs_its_metric_and_rows() ->
     assert found(0.6, rows) == Outcome([], [], "1 of 1 scores from rows")
     assert found(0.8, rows).wrong == ["s--vanilla--seed0: R[0][1] = 0.8000 is not its accuracy."]
     assert found(0.6).unchecked == ["1 score without rows, such as s--vanilla--seed0: R[0][1]"]
+    protocol.task_metric["glue/mrpc"] = "f1"
+    assert found(0.8, rows) == Outcome([], [], "0 of 1 scores from rows")  # rows give no F1
 
 
 def test_a_corpus_that_never_ends_is_not_read(forger: Forger) -> None:
