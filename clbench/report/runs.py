@@ -48,23 +48,31 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str], boo
             f"{name} in {label} has other {what[kind]} than in earlier runs: {text}."
             for (kind, name), text in changed.items()
         ]
-        clashing = {cell.baseline for cell in run.cells if cell.key in keys}
-        clashing |= {name for kind, name in changed if kind == "method"}
+        other_scenarios, other_methods = (
+            {name for kind, name in changed if kind == what} for what in ("scenario", "method")
+        )
         if _protocol_differences([stores[0], store], ["first", "this"]):
-            clashing |= {cell.baseline for cell in run.cells}
-        families = {cell.family for cell in run.cells if cell.family and cell.baseline in clashing}
+            other_methods |= {cell.baseline for cell in run.cells}
+        other_methods = _with_families(other_methods, run.cells)
+        own = [cell for cell in run.cells if cell.scenario not in other_scenarios]
+        clashing = _with_families({c.baseline for c in own if c.key in keys}, own)
         keys |= {cell.key for cell in run.cells}
         for cell in run.cells:
-            changes = {}
-            if ("scenario", cell.scenario) in changed:
-                changes = {"scenario": f"{cell.scenario} ({label})"}
-            elif cell.baseline in clashing or cell.family in families:
-                changes = {"baseline": f"{cell.baseline} ({label})"}
+            is_other = cell.scenario in other_scenarios
+            changes = {"scenario": f"{cell.scenario} ({label})"} if is_other else {}
+            if cell.baseline in other_methods or (cell.baseline in clashing and not is_other):
+                changes["baseline"] = f"{cell.baseline} ({label})"
                 if cell.family:
                     changes["family"] = f"{cell.family} ({label})"
             cells.append(cell.model_copy(update=changes) if changes else cell)
         earlier = meanings | earlier
     return cells, [*notes, *_suite_notes(stores, labels), *_tuning_notes(cells)], is_damaged
+
+
+def _with_families(names: set[str], cells: Sequence[CellResult]) -> set[str]:
+    """Return baselines with all points of the sweeps to which one of them belongs."""
+    families = {cell.family for cell in cells if cell.family and cell.baseline in names}
+    return names | {cell.baseline for cell in cells if cell.family in families}
 
 
 def _suite_notes(stores: Sequence[Store], labels: Sequence[str]) -> Iterator[str]:

@@ -111,6 +111,10 @@ def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Pat
         ("s", "e", 1), ("s", "vanilla", 1), ("s (d)", "e", 1), ("s (d)", "vanilla", 1),
     ]  # fmt: skip
     assert notes[0].startswith("s in d has other tasks or settings than in earlier runs: ")
+    rows, _ = pooled(first, run("e", 1, "x", 2.0))
+    assert rows == [
+        ("s", "e", 1), ("s", "vanilla", 1), ("s (e)", "e (e)", 1), ("s (e)", "vanilla", 1),
+    ]  # fmt: skip
 
 
 def test_a_setting_that_was_added_since_is_its_default(tmp_path: Path) -> None:
