@@ -40,7 +40,8 @@ class SeqStar(Method):
     preallocate
         Whether the softmax over a head that grows also has the classes to come, so that their
         classifiers learn to stay low for the classes so far. A head that has all classes from
-        the start does that anyway.
+        the start does that anyway. Without effect with ``head_loss = "stage"``, whose softmax has
+        the classes of the stage alone.
     head_lr
         Flat rate of the heads; `lr` is that of the encoder.
     """
