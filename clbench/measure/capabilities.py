@@ -212,7 +212,7 @@ class Capabilities:
             share of places with the base model's most probable token; ``obedience``, share of
             written answers that are allowed ones. A cell adds ``average``, the base model's mean
             score over its tasks, and ``ahead``, the score of the next task before it is trained,
-            minus the base model's.
+            minus the base model's, both among the classes that the task is trained with.
 
         Raises
         ------

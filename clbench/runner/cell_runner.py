@@ -204,8 +204,12 @@ class CellRunner:
             scoring = self.method.scoring
             self._capabilities = Capabilities(data, context, scenario.curve, writer, scoring)
             measures = self._capabilities.measure(1)
-            self._zero_shot = [self._untrained(j) for j in range(len(scenario.scored))]
-            self._capabilities_before = [{**measures, "average": fmean(self._zero_shot)}]
+            tasks = range(len(scenario.scored))
+            self._zero_shot = [self._untrained(j, scenario.shown(j + 1)) for j in tasks]
+            before = self._zero_shot
+            if scenario.shown(len(tasks)):  # the last row of R is among all classes
+                before = [self._untrained(j, {}) for j in tasks]
+            self._capabilities_before = [{**measures, "average": fmean(before)}]
         if scenario.gold and writer is not None and cell.reference_of is None:
             self._divergence = Divergence(scenario.gold, context, writer, self.method.scoring)
             self._capabilities_before = self._capabilities_before or [{}]
@@ -225,9 +229,16 @@ class CellRunner:
             context.masks = install(model, model.backbone, self.compute.device)
         self._setup_notes = len(context.notes)
 
-    def _untrained(self, task: int) -> float:
-        """Return the main score of a task that the method has not been trained on."""
-        return RowScorer(self.scenario, Vanilla(), self.context, None).main_score(task)
+    def _untrained(self, task: int, shown: dict[str, int]) -> float:
+        """Return the main score of a task that the method has not been trained on.
+
+        `shown` are the outputs in use of each growing head; a missing one uses all.
+        """
+        model = self.context.model
+        before, model.shown = model.shown, shown
+        score = RowScorer(self.scenario, Vanilla(), self.context, None).main_score(task)
+        model.shown = before
+        return score
 
     def _stage(self, position: int) -> Stage:
         context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
@@ -312,7 +323,8 @@ class CellRunner:
         if self._capabilities is not None:
             measures = self._capabilities.measure(stage.index + 1)
             if (task := stage.index + 1) < len(self._zero_shot):
-                measures["ahead"] = self._untrained(task) - self._zero_shot[task]
+                score = self._untrained(task, self.scenario.shown(task + 1))
+                measures["ahead"] = score - self._zero_shot[task]
         if self._divergence is not None:
             measures |= self._divergence.measure(stage.index)
         record.eval_seconds += time.perf_counter() - start

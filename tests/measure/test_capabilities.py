@@ -21,6 +21,7 @@ from clbench.measure.capabilities import (
     Writer,
     check_not_trained,
 )
+from clbench.measure.rows import RowScorer
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.checkpoint import load_tokenizer
 from clbench.tasks.task import Rows, Task
@@ -121,12 +122,16 @@ def test_a_task_that_is_trained_is_no_capability() -> None:
 CHANGES = {"curve_rows = 10": "curve_rows = 10\ncapability_rows = 30", "epochs = 10": "epochs = 4"}
 
 
-def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:
+def corpus(folder: Path) -> str:
     words = ["good", "bad", "film", "story", "was", "is", "the", "a", "of", "it", "and", "very"]
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(words, 10)) for _ in range(400)]
     (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
-    options: dict[str, Any] = {"corpus": str(folder / "corpus.txt")}
+    return str(folder / "corpus.txt")
+
+
+def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:
+    options: dict[str, Any] = {"corpus": corpus(folder)}
     result = cell(run(folder, "measured", changes=CHANGES, **options))
     assert all(m.keys() >= {"text_loss", "zero_shot", "obedience"} for m in result.capabilities)
     assert len(result.capabilities) == 3
@@ -141,6 +146,36 @@ def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:
     assert 0.1 < before["average"] < 0.9 < final
     assert after["divergence"] > 0
     assert after["obedience"] > before["obedience"]
+
+
+def test_a_later_task_is_measured_among_the_classes_that_a_growing_head_then_has(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, dict[str, int], float]] = []
+
+    def main_score(self: RowScorer, task: int) -> float:
+        score = plain(self, task)
+        calls.append((task, self.context.model.shown, score))
+        return score
+
+    plain = RowScorer.main_score
+    monkeypatch.setattr(RowScorer, "main_score", main_score)
+    steps = (
+        '[[scenario]]\nname = "steps"\nshift = "class-incremental"\ntasks = ["mood", "thing"]\n'
+        'classes = [["up", "down"], ["film", "story"]]\n\n[[scenario]]\nname = "write"'
+    )
+    changes = {**CHANGES, '[[scenario]]\nname = "write"': steps}
+    options: dict[str, Any] = {"scenarios": ["steps"], "corpus": corpus(folder)}
+    result = cell(run(folder, "growing", changes=changes, **options))
+    assert [task for task, *_ in calls] == [0, 1, 0, 1, 1]
+    first, both = {"shared": 2}, {"shared": 4}
+    assert [shown for _, shown, _ in calls] == [first, both, {}, {}, both]
+    scores = [score for *_, score in calls]
+    before, middle, _ = result.capabilities
+    assert before["average"] == np.mean(scores[2:4])
+    assert scores[0] > scores[2]  # a choice of two is easier than one of four
+    assert middle["ahead"] == scores[4] - scores[1]
+    assert "told" in result.metrics[0][0]
 
 
 @pytest.mark.parametrize("key", ["capability_rows", "kl_rows"])
