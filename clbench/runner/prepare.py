@@ -36,7 +36,7 @@ from clbench.tasks.corpus import read_corpus
 from clbench.tasks.metrics import floor_score
 from clbench.tasks.registry import load_column, load_task
 from clbench.tasks.spec import OwnTaskSpec
-from clbench.tasks.task import IntArray, Rows, Task, stratified
+from clbench.tasks.task import IntArray, Rows, Task, stratified, whole_groups
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
 
@@ -202,8 +202,13 @@ class ScenarioPreparer:
         )
 
     def _sample(self, task: Task, rows: R, count: int, use: str) -> R:
-        """Return a stratified sample of the rows of a task, drawn from the stream `use`."""
+        """Return a stratified sample of the rows of a task, drawn from the stream `use`.
+
+        It is of whole groups if the task's score is of groups.
+        """
         rng = numpy_stream(use, task.name, self.seed)
+        if rows.groups is not None and task.metrics[0] in task.group_metrics:
+            return rows.take(whole_groups(rows.groups, count, rng))
         return rows.take(stratified(rows.labels, count, rng, task.regression))
 
     def _floor(self, task: Task, train: EncodedRows, scored: EncodedRows) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from clbench.core.errors import PluginError, ShiftError, count, format_value
+from clbench.core.errors import PluginError, ShiftError, count, format_value, join_names
 from clbench.core.seeds import numpy_stream, stream_seed
 from clbench.shifts.base import SHIFTS, ColumnSpec, ScenarioTasks, ShiftContext, Split
 from clbench.shifts.dataset import blurred
@@ -148,7 +148,7 @@ def build_scenario(
 
 
 def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
-    """Yield sentences about rows left out, few scored rows, and those that say nothing.
+    """Yield sentences about rows left out, few scored rows, torn groups, and what says nothing.
 
     These are scored rows that are also training rows, and targets that are all equal.
     Below `FEW_ROWS` rows it states the standard error at a score of 0.9: √(p(1 − p)/n) of a
@@ -171,6 +171,12 @@ def uncertainties(tasks: Sequence[Task]) -> Iterator[str]:
             if number:
                 name = task.name.partition("[")[0]
                 yield f"{name}: {count(number, f'{split} row')} without text left out (skip_blank)"
+        if task.group_metrics and (torn := task.scored.torn_groups):
+            yield (
+                f"{task.name}: {count(torn, 'group')} of {_scored_split(task)} rows "
+                f"{'lacks' if torn == 1 else 'lack'} some rows (limits, or the shift), which can "
+                f"only raise {join_names(task.group_metrics)}"
+            )
         if task.regression and np.ptp(task.scored.labels) == 0:
             yield (
                 f"{task.name}: all {len(task.scored)} {_scored_split(task)} targets are equal, so "

@@ -12,7 +12,7 @@ import numpy as np
 
 from clbench.core.errors import DataError, named
 from clbench.core.seeds import numpy_stream
-from clbench.tasks.metrics import check_metrics
+from clbench.tasks.metrics import METRICS, check_metrics
 from clbench.tasks.template import Template
 
 IntArray = np.typing.NDArray[np.int64]
@@ -56,6 +56,8 @@ class Rows:
         question; or None.
     targets
         Texts to write, for tasks without classes (their labels are 0); or None.
+    group_sizes
+        Shape (n,): number of rows of each row's group in the source, by default here.
     """
 
     first: Sequence[str]
@@ -65,6 +67,12 @@ class Rows:
     choices: tuple[Sequence[str], ...] = ()
     groups: IntArray | None = None
     targets: Sequence[str] | None = None
+    group_sizes: IntArray | None = None
+
+    def __post_init__(self) -> None:
+        if self.groups is not None and self.group_sizes is None:
+            _, numbers, sizes = np.unique(self.groups, return_inverse=True, return_counts=True)
+            object.__setattr__(self, "group_sizes", sizes[numbers.ravel()])
 
     @classmethod
     def of(
@@ -108,6 +116,7 @@ class Rows:
             tuple(others) if self.choices else (),
             None if self.groups is None else self.groups[rows],
             None if self.targets is None else [self.targets[i] for i in rows],
+            None if self.group_sizes is None else self.group_sizes[rows],
         )
 
     def where(self, kept: np.typing.NDArray[np.bool_]) -> Self:
@@ -121,6 +130,14 @@ class Rows:
     def sample(self, count: int, rng: np.random.Generator) -> Self:
         """Return at most `count` rows, as `stratified` draws them."""
         return self.take(self.drawn(count, rng))
+
+    @property
+    def torn_groups(self) -> int:
+        """The number of groups of which only some rows are here."""
+        if self.groups is None or self.group_sizes is None:
+            return 0
+        _, first, here = np.unique(self.groups, return_index=True, return_counts=True)
+        return int((here < self.group_sizes[first]).sum())
 
     @property
     def texts(self) -> tuple[Sequence[str], ...]:
@@ -212,6 +229,13 @@ class Task:
         return bool(self.labels) and not self.train.choices
 
     @property
+    def group_metrics(self) -> list[str]:
+        """The metrics that score groups of rows."""
+        if self.free_text or self.train.groups is None:
+            return []
+        return [metric for metric in self.metrics if METRICS.get(metric).grouped]
+
+    @property
     def splits(self) -> dict[str, Rows]:
         """The rows by split; a missing tuning split is left out."""
         splits = {"train": self.train, "validation": self.validation}
@@ -238,7 +262,8 @@ class Task:
         validation rows, by default `limit`. With `by_class` the limits hold for each class, not
         for all rows; `scored_by_class` says so for validation rows alone. The sample depends only
         on the task's name and `seed`. Up to rounding, a smaller limit keeps a subset of the rows
-        of a larger one in each class.
+        of a larger one in each class. If the score is of groups of rows, whole groups are drawn,
+        not stratified.
 
         Raises a DataError if a limit of all rows is smaller than the number of classes; with
         `every_class`, the limit is then that number.
@@ -263,7 +288,10 @@ class Task:
                     f"{classes}. Use {named('limit', classes)} or more (key `{key}` in [protocol])."
                 )
             rng = numpy_stream("limit", self.name, split, seed)
-            if in_classes and classes:
+            if rows.groups is not None and self.metrics[0] in self.group_metrics:
+                most *= max(1, classes) if in_classes else 1
+                limited[split] = rows.take(whole_groups(rows.groups, most, rng))
+            elif in_classes and classes:
                 parts = [np.flatnonzero(rows.labels == c) for c in np.unique(rows.labels)]
                 sample = np.concatenate([np.sort(rng.permutation(part)[:most]) for part in parts])
                 limited[split] = rows.take(np.sort(sample))
@@ -274,10 +302,12 @@ class Task:
     def redrawn(self, rows: Rows, *seeds: int) -> Self:
         """Return the task with as many training rows as it has, drawn from `rows`, stratified.
 
-        `rows` are all training rows; those of the tuning split are not drawn.
+        `rows` are all training rows; those of the tuning split and of its groups are not drawn.
         """
         if self.tuning is not None:
             rows = rows.where(~np.isin(rows.index, self.tuning.index))
+            if rows.groups is not None and self.tuning.groups is not None:
+                rows = rows.where(~np.isin(rows.groups, self.tuning.groups))
         rng = numpy_stream("subset", self.name, *seeds)
         return replace(self, train=rows.sample(len(self.train), rng))
 
@@ -299,9 +329,9 @@ class Task:
         return self.validation if self.tuning is None else self.tuning
 
     def with_tuning(self, fraction: float, seed: int = 0) -> Self:
-        """Return the task with `fraction` of its training rows as the tuning split, stratified.
+        """Return the task with `fraction` of its training rows as the tuning split.
 
-        Raises a DataError if one of the two splits would be empty.
+        `hold_out` draws them. Raises a DataError if one of the two splits would be empty.
         """
         where = f"task {self.name!r}: a tuning split of {fraction:g}"
         rng = numpy_stream("tuning", self.name, seed)
@@ -312,13 +342,29 @@ class Task:
 def hold_out(
     rows: Rows, fraction: float, rng: np.random.Generator, where: str
 ) -> tuple[Rows, Rows]:
-    """Return the remaining rows and a stratified `fraction` of `rows`; neither may be empty."""
+    """Return the remaining rows and a `fraction` of `rows`; neither may be empty.
+
+    They are stratified, or whole groups of rows where there are groups.
+    """
     count = round(len(rows) * fraction)
-    if not 0 < count < len(rows):
-        raise DataError(f"{where} of {len(rows)} rows leaves one side empty. Use another fraction.")
-    held_out = rows.drawn(count, rng)
-    rest = np.setdiff1d(np.arange(len(rows)), held_out)
-    return rows.take(rest), rows.take(held_out)
+    if 0 < count < len(rows):
+        groups = rows.groups
+        drawn = rows.drawn(count, rng) if groups is None else whole_groups(groups, count, rng)
+        if len(rest := np.setdiff1d(np.arange(len(rows)), drawn)):
+            return rows.take(rest), rows.take(drawn)
+    raise DataError(f"{where} of {len(rows)} rows leaves one side empty. Use another fraction.")
+
+
+def whole_groups(groups: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Return the positions of random whole groups of at most `count` rows, ascending.
+
+    One group is drawn even if it has more rows. `groups` are the numbers of the rows' groups,
+    shape (n,).
+    """
+    names, sizes = np.unique(groups, return_counts=True)
+    order = rng.permutation(len(names))
+    fitting = int((np.cumsum(sizes[order]) <= count).sum())
+    return np.flatnonzero(np.isin(groups, names[order[: max(1, fitting)]]))
 
 
 def stratified(

@@ -110,6 +110,19 @@ def test_shared_texts_of_training_and_validation_are_noted() -> None:
         assert tuple(uncertainties([task])) == notes
 
 
+def test_groups_that_a_limit_tears_are_noted_where_a_metric_scores_groups() -> None:
+    rows = Rows.of([f"text {i}" for i in range(500)], None, [0, 1] * 250)
+    rows = replace(rows, groups=np.arange(500) // 2)
+    few = rows.take([*range(198), 200, 202])
+    task = Task("t", ("no", "yes"), ("accuracy", "exact-match"), rows.take([499]), few, "t")
+    assert list(uncertainties([task])) == [
+        "t: 2 groups of validation rows lack some rows (limits, or the shift), which can only "
+        "raise exact-match"
+    ]
+    assert not list(uncertainties([replace(task, validation=few.take(range(198)))]))
+    assert not list(uncertainties([replace(task, metrics=("accuracy",))]))
+
+
 def test_the_note_on_few_rows_states_the_error_of_a_correlation() -> None:
     task = replace(make_task([text()] * 2, [text()] * 26, name="t"), metrics=("pearson",))
     # (1 - 0.9²) / sqrt(25) = 0.19 / 5

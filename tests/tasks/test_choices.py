@@ -12,9 +12,12 @@ import pytest
 import torch
 from helpers.workspace import Workspace, make_toy_scenario, write_jsonl
 
+from clbench import RunOptions
+from clbench.api import plan_run
 from clbench.core.errors import DataError
 from clbench.models.classifier import build_classifier
 from clbench.models.encoding import encode
+from clbench.runner.prepare import ScenarioPreparer
 from clbench.tasks.metrics import score
 from clbench.tasks.registry import load_task
 from clbench.tasks.spec import FileTaskSpec
@@ -129,6 +132,18 @@ def test_all_rows_of_a_group_must_be_right() -> None:
     assert score(["exact-match"], outputs, labels, groups) == {"exact-match": pytest.approx(2 / 3)}
     with pytest.raises(DataError, match="scores groups of rows, and the task has none"):
         score(["exact-match"], outputs, labels)
+
+
+def test_points_of_curves_are_scored_on_whole_groups(world: Workspace) -> None:
+    metric = '[protocol.task_metric]\nchoice = "exact-match"\n\n[task.mood]'
+    world.suite.write_text(world.suite.read_text().replace("[task.mood]", metric, 1))
+    plan = plan_run(world.suite, RunOptions(scenarios=["choices"], plugins=[world.plugin]))
+    data = ScenarioPreparer.of(plan, torch.device("cpu")).prepare(plan.scenarios[0])
+    scored, curve = data.scored[1].rows.groups, data.curve[1].rows.groups
+    assert scored is not None
+    assert curve is not None
+    assert 0 < len(curve) <= 10 < len(scored)
+    assert len(curve) == np.isin(scored, curve).sum()
 
 
 def test_groups_follow_the_rows(tmp_path: Path) -> None:

@@ -255,6 +255,14 @@ def test_validation_rows_are_held_out_of_one_file(load: Callable[..., Task]) -> 
         load(frame, validation_fraction=0.01)
 
 
+def test_rows_of_one_group_are_held_out_together(load: Callable[..., Task]) -> None:
+    columns = {"text": [f"t{i}" for i in range(40)], "label": ["a", "b"] * 20}
+    frame = pd.DataFrame({**columns, "about": [f"q{i // 4}" for i in range(40)]})
+    task = load(frame, validation_fraction=0.2, group=["about"])
+    assert (len(task.train), len(task.validation)) == (32, 8)
+    assert not set(task.train.groups) & set(task.validation.groups)  # type: ignore[arg-type]
+
+
 HELD_OUT = [2, 3, 4, 9]
 """Always the same rows, in every version."""
 

@@ -120,6 +120,41 @@ def test_tuning_of_a_regression_task_covers_its_range() -> None:
     assert [int(value) // 10 for value in split.tuning.labels] == list(range(10))
 
 
+def grouped(metric: str) -> Task:
+    """Return a task with 40 groups of five rows, of which four are of class 0."""
+    groups = np.repeat(np.arange(40), 5)
+    rows = replace(task_of([0, 0, 1, 0, 0] * 40).train, groups=groups)
+    return Task("t", ("no", "yes"), (metric,), rows, rows, "t")
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "exact-match"])
+def test_tuning_rows_are_whole_groups(metric: str) -> None:
+    task = grouped(metric).limited(100)
+    split = task.with_tuning(0.2)
+    assert split.tuning is not None
+    assert 16 <= len(split.tuning) <= 20
+    assert not set(split.tuning.groups) & set(split.train.groups)  # type: ignore[arg-type]
+    assert len(split.tuning) + len(split.train) == 100
+    again = split.redrawn(grouped(metric).train, 1)
+    assert not set(split.tuning.groups) & set(again.train.groups)  # type: ignore[arg-type]
+    one = replace(task, train=task.train.take([0, 1, 2]))
+    one = replace(one, train=replace(one.train, groups=np.zeros(3, np.int64)))
+    with pytest.raises(DataError, match="leaves one side empty"):
+        one.with_tuning(0.5)
+
+
+def test_a_limit_keeps_whole_groups_where_the_score_is_of_groups() -> None:
+    by_row, by_group = (grouped(m).limited(60, scored=50) for m in ("accuracy", "exact-match"))
+    assert [len(rows) for rows in by_row.splits.values()] == [60, 50]
+    assert np.bincount(by_row.validation.labels).tolist() == [40, 10]
+    assert by_row.validation.torn_groups > 0
+    assert [len(rows) for rows in by_group.splits.values()] == [60, 50]
+    assert [rows.torn_groups for rows in by_group.splits.values()] == [0, 0]
+    assert (np.diff(by_group.train.index) > 0).all()
+    classes = grouped("exact-match").limited(10, by_class=True)
+    assert (len(classes.train), classes.train.torn_groups) == (20, 0)
+
+
 @pytest.mark.parametrize("fraction", [0.001, 0.999])
 def test_a_tuning_split_that_leaves_a_side_empty_is_refused(fraction: float) -> None:
     with pytest.raises(DataError, match="leaves one side empty"):
