@@ -1,6 +1,6 @@
 """Several tasks in a row: dataset shift, orders, and the shift from pretraining; shared heads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -12,6 +12,7 @@ from clbench.core.options import checks_arguments
 from clbench.core.seeds import numpy_stream
 from clbench.shifts.base import ColumnSpec, ScenarioTasks, Shift, ShiftContext
 from clbench.tasks.task import Rows, Task
+from clbench.tasks.template import Template
 
 SHARED = "shared"
 """Name of the head that tasks share."""
@@ -142,7 +143,8 @@ def share_head(tasks: Sequence[Task], *, growing: bool) -> tuple[Task, ...]:
     """Return the tasks with one head for all their classes, in order of arrival.
 
     Tasks with equal lists of classes share them; a class of another list that has the same name
-    gets that of its task in front.
+    gets that of its task in front. The answer of a class is that of the first task that has it,
+    for the rows of all tasks, or its new name if classes would have the same answer.
     """
     owners: dict[tuple[str, ...], Task] = {}
     for task in tasks:
@@ -160,12 +162,26 @@ def share_head(tasks: Sequence[Task], *, growing: bool) -> tuple[Task, ...]:
         classes += [f"{task.name}: {name}" if names.count(name) > 1 else name for name in labels]
     if twice := [name for name in classes if classes.count(name) > 1]:
         raise ShiftError(f"two classes with one head would be named {twice[0]!r}. Rename one.")
+    answers = [template_of(t).answer(name) for labels, t in owners.items() for name in labels]
+    pairs = zip(classes, answers, strict=True)
+    answer_of = {name: answer for name, answer in pairs if answers.count(answer) == 1}
     shared, seen = [], 0
     for task in tasks:
+        task = answering(task, answer_of)
         own = tuple(range(starts[task.labels], starts[task.labels] + len(task.labels)))
         seen = max(seen, own[-1] + 1)
         shared.append(renumbered(task, classes, own, own=own, seen=seen if growing else None))
     return tuple(shared)
+
+
+def template_of(task: Task) -> Template:
+    """Return the template of a task, by default `Template.default`."""
+    return task.template or Template.default(task.is_pair)
+
+
+def answering(task: Task, answers: Mapping[str, str]) -> Task:
+    """Return the task with other answers, by class name."""
+    return replace(task, template=replace(template_of(task), answers=answers))
 
 
 def renumbered(

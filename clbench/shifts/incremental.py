@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag
 from clbench.core.errors import ShiftError, count, did_you_mean, join_names
 from clbench.core.seeds import numpy_stream
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
-from clbench.shifts.dataset import renumbered, share_head
+from clbench.shifts.dataset import answering, renumbered, share_head, template_of
 from clbench.tasks.spec import LabelName
 from clbench.tasks.task import Rows, Task
 
@@ -37,7 +37,8 @@ class ClassIncremental(Shift):
     ----------
     task, tasks
         Name of the task, or names of tasks, whose rows and classes are put together. A class that
-        has the name of another one gets that of its task in front: ``ag_news: Sports``.
+        has the name of another one gets that of its task in front: ``ag_news: Sports``. A language
+    model reads the tasks' prompt if they have the same one, else the default prompt.
     without
         Names of classes to leave out with their rows.
     steps
@@ -126,8 +127,11 @@ class ClassIncremental(Shift):
             split: Rows.joined([task.splits[split] for task in shared])
             for split in shared[0].splits
         }
+        first = shared[0]
+        if len({template_of(task).pieces for task in shared}) > 1:
+            first = answering(replace(first, template=None), template_of(first).answers)
         name = "+".join(task.name for task in tasks)
-        return replace(shared[0], name=name, metrics=tuple(metrics), own=(), **rows)
+        return replace(first, name=name, metrics=tuple(metrics), own=(), **rows)
 
     def _groups(self, task: Task) -> Mapping[str, list[str]]:
         """Return the classes of each step by its name, checked, in training order."""
@@ -173,6 +177,7 @@ class DomainIncremental(Shift):
     classes
         For `tasks`: old names of each class by its new one, such as ``negative = ["neg", "1
         star"]``; rows of other classes are left out. By default the tasks must have equal classes.
+        A language model's answers are those of the first task, where it has the name.
     """
 
     name = "domain-incremental"
@@ -250,6 +255,7 @@ class DomainIncremental(Shift):
         first = tasks[0]
         mapping = self.classes or {name: [name] for name in first.labels}
         _check_classes(mapping, {label for task in tasks for label in task.labels}, "domains")
+        answers = {name: template_of(first).answer(name) for name in mapping}
         number_of = {name: i for i, names in enumerate(mapping.values()) for name in names}
         parts = []
         for task in tasks:
@@ -264,7 +270,8 @@ class DomainIncremental(Shift):
                     f"domains: {task.name!r} has no class for {join_names(missing)}; its classes "
                     f"are {join_names(task.labels)}. Name them in `classes`."
                 )
-            part = renumbered(task, list(mapping), [number_of.get(n, -1) for n in task.labels])
+            part = answering(task, answers)
+            part = renumbered(part, list(mapping), [number_of.get(n, -1) for n in task.labels])
             _check_domain(part, f"domains: {part.name!r}", "Raise limit, or leave it out.")
             parts.append(part)
         return tuple(parts)

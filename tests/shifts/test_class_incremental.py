@@ -20,6 +20,7 @@ from clbench.shifts.incremental import ClassIncremental
 from clbench.suite.read import packaged_files, read_suite, read_toml
 from clbench.tasks.metrics import told_scores
 from clbench.tasks.task import Rows, Task
+from clbench.tasks.template import Template
 
 NAMES = ("ant", "bee", "cat", "dog", "elk")
 
@@ -75,6 +76,34 @@ def test_classes_of_several_tasks_arrive_in_steps_and_some_are_left_out() -> Non
         ClassIncremental(task="pets", tasks=["pets", "farm"], steps=2).build(world)
     with pytest.raises(ShiftError, match="'pets' is there twice"):
         ClassIncremental(tasks=["pets", "farm", "pets"], steps=2).build(world)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "read"),
+    [
+        (("{text} is", "{body} is"), "cow 0 is"),
+        (("Pet: {text}", "Farm: {body}"), "cow 0\nAnswer:"),
+    ],
+)
+def test_rows_of_several_tasks_have_a_prompt_that_fits_them_all(
+    prompts: tuple[str, str], read: str
+) -> None:
+    templates = [
+        Template(prompts[0], {"cat": "mew"}),
+        Template(prompts[1], {"cow": "moo"}, columns=("body",)),
+    ]
+    tasks = {
+        name: Task(name, kinds, ("accuracy",), *two(*kinds), head=name, template=template)
+        for name, kinds, template in zip(
+            ("pets", "farm"), (("cat", "dog"), ("cow", "hen")), templates, strict=True
+        )
+    }
+    steps = [["cat", "cow"], ["dog", "hen"]]
+    parts = ClassIncremental(tasks=[*tasks], classes=steps).build(FakeContext(tasks)).tasks
+    for part in parts:
+        assert part.template is not None
+        assert part.template.render(["cow 0"]) == read
+        assert [*map(part.template.answer, part.labels)] == ["mew", "moo", "dog", "hen"]
 
 
 def two(*names: str) -> list[Rows]:

@@ -12,6 +12,7 @@ from helpers.fake_context import FakeContext
 from clbench.core.errors import ShiftError
 from clbench.shifts.dataset import SequenceShift, blurred, share_head
 from clbench.tasks.task import Rows, Task
+from clbench.tasks.template import Template
 
 
 def task(name: str, labels: tuple[str, ...]) -> Task:
@@ -55,6 +56,26 @@ def test_a_class_that_gets_its_task_in_front_has_a_name_of_its_own() -> None:
     tasks = [task("news", ("Sports", "World")), task("yahoo", ("Sports", "news: Sports"))]
     with pytest.raises(ShiftError, match=r"would be named 'news: Sports'\. Rename one"):
         share_head(tasks, growing=False)
+
+
+def test_a_class_has_the_same_answer_for_the_rows_of_every_task() -> None:
+    def answering(of: Task, *answers: str) -> Task:
+        template = Template(f"{of.name}: {{text}}", dict(zip(of.labels, answers, strict=True)))
+        return replace(of, template=template)
+
+    yelp, news, amazon, yahoo = TASKS
+    given = [
+        answering(yelp, "bad", "so_so"), answering(news, "sport", "world"),
+        answering(amazon, "poor", "fair"), answering(yahoo, "sport", "body"),
+        task("last", ("not_so", "well")),
+    ]  # fmt: skip
+    tasks = share_head(given, growing=False)
+    answers = {name: [t.template.answer(name) for t in tasks] for name in tasks[0].labels}  # type: ignore[union-attr]
+    # "sport" would be the answer of two classes.
+    expected = ("bad", "so_so", "news: Sports", "world", "yahoo: Sports", "body", "not so", "well")
+    assert [*answers.values()] == [[answer] * 5 for answer in expected]
+    prompts = [t.template.render(["x"]) for t in tasks]  # type: ignore[union-attr]
+    assert prompts == ["yelp: x", "news: x", "amazon: x", "yahoo: x", "x\nAnswer:"]
 
 
 def test_only_a_shared_head_grows() -> None:

@@ -17,6 +17,7 @@ from clbench.shifts.incremental import DomainIncremental
 from clbench.tasks.registry import load_column, load_task
 from clbench.tasks.spec import FileTaskSpec, SyntheticTaskSpec
 from clbench.tasks.task import Rows, Task
+from clbench.tasks.template import Template
 
 SUITE = """
 [task.review]
@@ -128,7 +129,10 @@ def test_classes_of_tasks_are_mapped_by_name() -> None:
         assert len(part.train) == 6
         for text, number in zip(part.train.first, part.train.labels, strict=True):
             assert text.partition(" ")[2] in mapping[part.labels[number]]
+    films = replace(films, template=Template("Film: {text}", {"pos": "good", "neg": "bad"}))
     both = build(films, more)
+    assert [[*map(p.template.answer, p.labels)] for p in both] == [["good", "bad"]] * 2  # type: ignore[union-attr]
+    assert [p.template.render(["x"]) for p in both] == ["Film: x", "x\nAnswer:"]  # type: ignore[union-attr]
     assert both[0].labels == both[1].labels == ("pos", "neg")
     assert both[1].train.labels.tolist() == [1, 0] * 3
 
