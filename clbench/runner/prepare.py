@@ -278,12 +278,17 @@ class ScenarioPreparer:
         if key not in self._tasks:
             protocol = self.protocol
             whole = load_task(name, data=self.data, base=self.base, own=self.own)
+            if protocol.score_on != "tuning":
+                whole = replace(whole, tuning=None)
             task = whole.scored_by(protocol.task_metric.get(name))
             task = task.limited(**protocol.limits)
-            if protocol.score_on == "tuning":
+            if protocol.score_on == "tuning" and whole.tuning is None:
                 task = task.with_tuning(protocol.tuning_fraction, self.seed)
             if self._subset is not None:
-                task = task.redrawn(whole.train, self.seed, self._subset)
+                # Tuning rows of a loader are none of the training rows, whatever their index.
+                own = replace(task, tuning=None) if whole.tuning is not None else task
+                drawn = own.redrawn(whole.train, self.seed, self._subset)
+                task = replace(task, train=drawn.train)
             _keep(self._tasks, key, task)
         return self._tasks[key]
 

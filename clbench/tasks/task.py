@@ -259,11 +259,11 @@ class Task:
         """Return the task with fewer rows, stratified, in source order.
 
         `limit` is the largest number of training rows, by default all, and `scored` that of
-        validation rows, by default `limit`. With `by_class` the limits hold for each class, not
-        for all rows; `scored_by_class` says so for validation rows alone. The sample depends only
-        on the task's name and `seed`. Up to rounding, a smaller limit keeps a subset of the rows
-        of a larger one in each class. If the score is of groups of rows, whole groups are drawn,
-        not stratified.
+        validation and tuning rows, by default `limit`. With `by_class` the limits hold for each
+        class, not for all rows; `scored_by_class` says so for `scored` alone. The sample depends
+        only on the task's name and `seed`. Up to rounding, a smaller limit keeps a subset of the
+        rows of a larger one in each class. If the score is of groups of rows, whole groups are
+        drawn, not stratified.
 
         Raises a DataError if a limit of all rows is smaller than the number of classes; with
         `every_class`, the limit is then that number.
@@ -273,10 +273,11 @@ class Task:
         splits = (
             ("train", self.train, limit, by_class),
             ("validation", self.validation, scored or limit, scored_by_class),
+            ("tuning", self.tuning, scored or limit, scored_by_class),
         )
         limited: dict[str, Any] = {}
         for split, rows, most, in_classes in splits:
-            if most is None:
+            if most is None or rows is None:
                 continue
             classes = len(np.unique(self.train.labels)) if self.labels else 0
             if every_class and not in_classes:

@@ -127,7 +127,8 @@ class Protocol(pydantic.BaseModel):
         Seed of limits and of the tuning split; the same for all cells.
     score_on
         ``validation`` for reports. ``tuning`` holds out `tuning_fraction` of the training rows
-        and scores on them, for searches and other choices of settings.
+        and scores on them, for searches and other choices of settings; a task whose loader gives
+        tuning rows is scored on these.
     curve_points, curve_rows
         Number of times that all tasks so far are scored during a stage, and of validation rows
         of each. There are fewer points if scoring would take more than 10 % of the training work

@@ -37,6 +37,38 @@ def test_a_shift_that_drops_the_tuning_split_is_refused(world: Workspace) -> Non
         world.run(scenario="loses", plugins=[world.plugin, plugin])
 
 
+@pytest.mark.parametrize("subset", ["fixed", "seed"])
+@pytest.mark.parametrize(("score_on", "count"), [("validation", 40), ("tuning", 20)])
+def test_tuning_rows_of_a_loader_are_scored_only_where_asked_for(
+    world: Workspace, score_on: str, count: int, subset: Any
+) -> None:
+    plugin = world.write(
+        "held.py",
+        "import clbench\n\n\n"
+        "@clbench.task('held')\ndef held(source):\n"
+        "    def rows(split, count):\n"
+        "        texts = [f'{split} good {i}' for i in range(count)]\n"
+        "        return clbench.Rows.of(texts, None, [i % 2 for i in range(count)])\n\n"
+        "    parts = {'train': rows('a', 100), 'validation': rows('b', 40)}\n"
+        "    parts['tuning'] = rows('c', 30)\n"
+        "    return clbench.Task('held', ('x', 'y'), ('accuracy',), head='held', **parts)\n",
+    )
+    text = world.suite.read_text().replace("[protocol]", f'[protocol]\nscore_on = "{score_on}"')
+    text += '\n[[scenario]]\nname = "held"\nshift = "pretraining"\ntasks = ["held"]\ntexts = 4\n'
+    world.suite.write_text(text)
+    limits: dict[str, Any] = {"limit": 90, "scored_limit": None if count == 40 else 20}
+    options = clbench.RunOptions(
+        scenarios=["held"], plugins=[world.plugin, plugin], subset=subset, **limits
+    )
+    plan = plan_run(world.suite, options)
+    prepared = ScenarioPreparer.of(plan, torch.device("cpu")).prepare(plan.scenarios[0])
+    (task,) = prepared.scenario.tasks
+    assert (len(task.train), len(prepared.scored[0].rows)) == (90, count)
+    assert prepared.scenario.report.parts[0]["validation"] == count
+    assert {text[0] for text in task.train.first} == {"a"}
+    assert {text[0] for text in task.scored.first} == {"b" if score_on == "validation" else "c"}
+
+
 def rows_by_seed(world: Workspace, **options: Any) -> list[tuple[bytes, bytes, list[int]]]:
     """Return for two seeds and their repetition what `mood` trains and is scored on."""
     plan = plan_run(
