@@ -87,6 +87,7 @@ class ScenarioPreparer:
         self._subset: int | None = None
         self._prepared: dict[Hashable, PreparedScenario] = {}
         self._tasks: dict[Hashable, Task] = {}
+        self._saved: set[str] = set()
 
     def prepare(self, spec: ScenarioSpec, seed: int = 0) -> PreparedScenario:
         """Return the scenario of `spec`, from memory if it was prepared recently.
@@ -103,10 +104,9 @@ class ScenarioPreparer:
         if key not in self._prepared:
             scenario = self._build(spec)
             self.__dict__.pop("_backbone", None)
-            if self.output is not None:
-                path = self.output / f"{spec.name}.json"
-                if self._subset is None or not path.exists():
-                    _save(path, scenario)
+            if self.output is not None and spec.name not in self._saved:
+                _save(self.output / f"{spec.name}.json", scenario)
+                self._saved.add(spec.name)
             _keep(self._prepared, key, self.tokenise(scenario))
         return self._prepared[key]
 
@@ -390,6 +390,9 @@ def _save(path: Path, scenario: Scenario) -> None:
         "report": scenario.report.to_json(),
     }
     write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    for suffix, part in ((".split.json", scenario.split), (".picture.json", scenario.picture)):
+        if not part:
+            path.with_suffix(suffix).unlink(missing_ok=True)
     if scenario.split is not None:
         scenario.split.save(path.with_suffix(".split.json"))
     if scenario.picture:

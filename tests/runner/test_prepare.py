@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,32 @@ def test_a_run_saves_the_data_for_figures_of_its_shifts(world: Workspace) -> Non
     assert rows == {"short": 80, "long": 80}
     assert max(length for length, _ in counts["short"]) <= min(n for n, _ in counts["long"])
     figures.shift(run)
+
+
+def test_files_of_a_scenario_follow_its_shift_and_its_rows(world: Workspace) -> None:
+    folder = world.folder / "saved"
+
+    def saved(limit: int, subset: Any = "fixed") -> int:
+        options = clbench.RunOptions(scenarios=["mood-length"], limit=limit, subset=subset)
+        plan = plan_run(world.suite, options)
+        preparer = ScenarioPreparer.of(plan, torch.device("cpu"), folder)
+        for seed in (0, 1):
+            preparer.prepare(plan.scenarios[0], seed)
+        content = json.loads((folder / "mood-length.json").read_text())
+        rows: int = content["report"]["parts"][0]["train"]
+        return rows
+
+    saved(40)
+    assert {path.name for path in folder.iterdir()} == {
+        f"mood-length{kind}.json" for kind in ("", ".split", ".picture")
+    }
+    text = world.suite.read_text()
+    divided = 'shift = "sentence-length"\ntask = "mood"'
+    assert divided in text
+    world.suite.write_text(text.replace(divided, 'shift = "dataset"\ntasks = ["mood", "thing"]'))
+    assert saved(30, "seed") == 30
+    assert [path.name for path in folder.iterdir()] == ["mood-length.json"]
+    assert saved(20, "seed") == 20
 
 
 def test_clusters_are_saved_as_points_with_part_and_label(world: Workspace) -> None:
