@@ -38,7 +38,7 @@ class ClassIncremental(Shift):
     task, tasks
         Name of the task, or names of tasks, whose rows and classes are put together. A class that
         has the name of another one gets that of its task in front: ``ag_news: Sports``. A language
-    model reads the tasks' prompt if they have the same one, else the default prompt.
+        model reads the tasks' prompt if they have the same one, else the default prompt.
     without
         Names of classes to leave out with their rows.
     steps
