@@ -57,6 +57,86 @@ def identify(base: str, tuned: Sequence[str], settings: AuditSettings) -> str:
     return digest(json.dumps(key, sort_keys=True, default=str))
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What an audit works on, checked before any long work.
+
+    Attributes
+    ----------
+    settings
+        With the rows that show a change of `detect`, if it is given.
+    corpus
+        As `resolve_corpus` returns it.
+    material
+        The items of the last look.
+    generic
+        Whether a head without names of classes has those of a task of as many.
+    tests
+        How many changes of a model are judged together.
+    looks
+        The numbers of rows after which the audit looks.
+    """
+
+    settings: AuditSettings
+    corpus: str
+    base: AuditedModel
+    tuned: Sequence[AuditedModel]
+    material: Material
+    generic: bool
+    tests: int
+    looks: Sequence[int]
+
+    def look(self, rows: int) -> Material:
+        """Return the items of one of the looks."""
+        if rows == self.looks[-1]:
+            return self.material
+        return Material.load(self.base.name, self.settings, rows / self.looks[0])
+
+
+def prepare(
+    base: str,
+    tuned: Sequence[str],
+    settings: AuditSettings,
+    device: torch.device,
+    gate: Gate | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Prepared:
+    """Return the models and items of an audit; parameters and errors as in `audit`."""
+    general, _ = ability.chosen(settings.tasks)
+    if settings.rephrase != 1 and not general:
+        raise SettingsError(f"{named('rephrase')} is for general tasks, but there are none.")
+    corpus = resolve_corpus(settings.corpus, Path.cwd(), named("corpus"))
+    material = Material.load(base, settings)
+    if gate is not None:
+        gate.check([*material.sizes])
+    tell("loading models")
+    first = load_base(base)
+    if general and not first.answers:
+        raise ModelError(
+            f"model {base!r}: {join_names(general)} need a decoder with a language-model head. "
+            f"Name classification tasks in {named('tasks')}."
+        )
+    models = [load_tuned(name, first) for name in tuned]
+    generic = settings.tasks != items.DEFAULT_TASKS
+    tests = material.tests(first, generic=generic)
+    sized = _sized(settings, material, tests)
+    times = planning.LOOKS[-1] if settings.until_settled else 1
+    if times > 1 or sized is not settings:
+        material = Material.load(base, sized, times)
+    looks = planning.looks(sized.rows, material.reach(sized) if times > 1 else sized.rows)
+    if settings.relearn is not None:
+        material.lessons(sized, device)
+    return Prepared(sized, corpus, first, models, material, generic, tests, looks)
+
+
+def _sized(settings: AuditSettings, material: Material, tests: int) -> AuditSettings:
+    """Return settings with as many rows as show a change of `detect`, if it is given."""
+    if settings.detect is None:
+        return settings
+    rows = max(FEWEST_ROWS, planning.rows_needed(settings.detect, tests))
+    return replace(settings, rows=rows, questions=rows if material.asked else None, detect=None)
+
+
 @own_state()
 def audit(
     base: str,
@@ -91,41 +171,19 @@ def audit(
     """
     settings = with_tasks(AuditSettings(**options), base)
     key, where = identify(base, tuned, settings), resolve_device(device)
-    general, _ = ability.chosen(settings.tasks)
-    if settings.rephrase != 1 and not general:
-        raise SettingsError(f"{named('rephrase')} is for general tasks, but there are none.")
-    corpus = resolve_corpus(settings.corpus, Path.cwd(), named("corpus"))
-    material = Material.load(base, settings)
-    if gate is not None:
-        gate.check([*material.sizes])
-    tell("loading models")
-    first = load_base(base)
-    if general and not first.answers:
-        raise ModelError(
-            f"model {base!r}: {join_names(general)} need a decoder with a language-model head. "
-            f"Name classification tasks in {named('tasks')}."
-        )
-    models = [load_tuned(name, first) for name in tuned]
-    generic = settings.tasks != items.DEFAULT_TASKS
-    tests = material.tests(first, generic=generic)
-    sized = _sized(settings, material, tests)
-    times = planning.LOOKS[-1] if settings.until_settled else 1
-    if times > 1 or sized is not settings:
-        material = Material.load(base, sized, times)
-    looks = planning.looks(sized.rows, material.reach(sized) if times > 1 else sized.rows)
-    if settings.relearn is not None:
-        material.lessons(sized, where)  # raises errors before the work
+    ready = prepare(base, tuned, settings, where, gate, tell)
+    first, models, material = ready.base, ready.tuned, ready.material
+    looks, generic = ready.looks, ready.generic
     if material.sizes:
-        note(planning.plan(material.sizes, tests, settings.detect))
+        note(planning.plan(material.sizes, ready.tests, settings.detect))
     known: dict[tuple[str, str], dict[str, tuple[Any, ...]]] = {}
     for rows, alpha in zip(looks, spend(looks), strict=True):
         if rows != looks[0]:
             note("Not all comparisons are settled: looking at more items of each task.")
         tell("preparing texts")
         texts = settings.texts * rows // looks[0]
-        loss = LanguageLoss(first, corpus, texts, settings.seed, where)
-        last = rows == looks[-1]
-        chosen = material if last else Material.load(base, sized, rows / looks[0])
+        loss = LanguageLoss(first, ready.corpus, texts, settings.seed, where)
+        chosen = ready.look(rows)
         how = settings.margin, generic, tell, alpha, known
         auditor = Auditor(first, chosen, loss, where, *how)
         before, *afters = map(auditor.look, (first, *models))
@@ -135,8 +193,8 @@ def audit(
     relearner = None
     if settings.relearn is not None:
         more = settings.relearn, settings.relearn_rate, settings.margin, tell
-        relearner = Relearner(first, chosen.lessons(sized, where), *more)
-    compared = read_corpus(corpus, DRIFT_TEXTS, settings.seed, held_out=True)
+        relearner = Relearner(first, chosen.lessons(ready.settings, where), *more)
+    compared = read_corpus(ready.corpus, DRIFT_TEXTS, settings.seed, held_out=True)
     audits = []
     title, *titles = titles_of((base, *tuned))
     for model, name, after, comparison in zip(models, titles, afters, comparisons, strict=True):
@@ -156,21 +214,13 @@ def audit(
         title,
         tuple(audits),
         tuple(Between(one, two, auditor.compare(*pair)) for (one, two), pair in pairs),
-        {"tasks": [*material.sizes], "corpus": corpus_name(corpus)}
+        {"tasks": [*material.sizes], "corpus": corpus_name(ready.corpus)}
         | settings.numbers()
         | {"rows": rows, "texts": texts, "seed": settings.seed}
         | spent,
         (*([] if generic else [items.BUILT_IN]), *chosen.notes, *described),
         key,
     )
-
-
-def _sized(settings: AuditSettings, material: Material, tests: int) -> AuditSettings:
-    """Return settings with as many rows as show a change of `detect`, if it is given."""
-    if settings.detect is None:
-        return settings
-    rows = max(FEWEST_ROWS, planning.rows_needed(settings.detect, tests))
-    return replace(settings, rows=rows, questions=rows if material.asked else None, detect=None)
 
 
 @dataclass(frozen=True)

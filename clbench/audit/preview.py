@@ -2,22 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from clbench.audit import ability, audit, items
+from clbench.audit.gate import Gate
 from clbench.audit.language import LanguageLoss
-from clbench.audit.material import Material
-from clbench.audit.models import load_base, load_tuned
 from clbench.audit.settings import AuditSettings
 from clbench.audit.weights import drift
-from clbench.core.errors import named
 from clbench.core.shapes import on_shapes
 from clbench.core.user_code import own_state
 from clbench.measure.rows import embed_rows
 from clbench.models.locate import titles_of
-from clbench.tasks.corpus import read_corpus, resolve_corpus
+from clbench.tasks.corpus import read_corpus
 from clbench.training.memory import LiveBytes
 
 
@@ -32,21 +29,23 @@ class Preview:
 
 
 @own_state()
-def preview(base: str, tuned: Sequence[str], settings: AuditSettings) -> Preview:
+def preview(
+    base: str, tuned: Sequence[str], settings: AuditSettings, gate: Gate | None = None
+) -> Preview:
     """Return what an audit would do in its first look; raise what it would raise before work."""
     settings = audit.with_tasks(settings, base)
     audit.identify(base, tuned, settings)
-    corpus = resolve_corpus(settings.corpus, Path.cwd(), named("corpus"))
-    material, device = Material.load(base, settings), torch.device("cpu")
+    device = torch.device("cpu")
     with on_shapes(), LiveBytes() as live:
-        first = load_base(base)
-        models = [first, *(load_tuned(name, first) for name in tuned)]
+        ready = audit.prepare(base, tuned, settings, device, gate)
+        first, corpus, material = ready.base, ready.corpus, ready.look(ready.looks[0])
+        models = [first, *ready.tuned]
         for each in material.probed:
             length = items.length_of(first)
             embed_rows(first.encoder, first.tokenizer, each.rows, length, device, "mean")
             if first.answers:
                 items.answer(first, each, device)
-        choices = [each for each in material.asked if each.task.choices and first.answers]
+        choices = [each for each in material.asked if each.task.choices]
         if choices:
             ability.answer(first, max(choices, key=_longest), device)
         loss = LanguageLoss(first, corpus, settings.texts, settings.seed, device)

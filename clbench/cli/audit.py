@@ -21,6 +21,7 @@ from clbench.suite.plugins import load_plugins
 
 if TYPE_CHECKING:
     from clbench.audit.comparison import Comparison
+    from clbench.audit.gate import Gate
     from clbench.audit.result import Audit
 
 EMPTY = 3
@@ -120,7 +121,7 @@ def audit(
     load_plugins(options.plugins)
     start = time.monotonic()
     if dry_run and not logs:
-        say(*preview_lines(base, tuned, settings, options.device))
+        say(*preview_lines(base, tuned, settings, options.device, requirements))
         return 0
     if logs:
         check_needs_no_model(settings, with_texts=with_texts, dry_run=dry_run)
@@ -274,7 +275,7 @@ def mend(
 
 
 def preview_lines(
-    base: str, tuned: Sequence[str], settings: AuditSettings, device: str
+    base: str, tuned: Sequence[str], settings: AuditSettings, device: str, gate: "Gate | None"
 ) -> Iterator[str]:
     """Yield what an audit would load and compare, and whether it fits into memory."""
     from clbench.audit.preview import preview
@@ -283,7 +284,7 @@ def preview_lines(
     from clbench.training.device import resolve_device
 
     room = room_mb(resolve_device(device), Resources()) or 0.0
-    plan = preview(base, tuned, settings)
+    plan = preview(base, tuned, settings, gate)
     for name, size in plan.weights_mb.items():
         yield f"{printable(name)}: {megabytes(size)} of weights in float32"
     tasks = [f"{name} ({size:,})" for name, size in plan.sizes.items()]

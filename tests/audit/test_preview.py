@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.general_rows import write_hub
 
 from clbench.audit import audit
 from clbench.audit.preview import preview
 from clbench.audit.settings import AuditSettings
 from clbench.cli.app import main
 from clbench.cli.console import megabytes
+from clbench.core.errors import ClbenchError
 from clbench.models.locate import TINY
 from clbench.runner.fit import total_mb
 from clbench.training.memory import LiveBytes
@@ -43,6 +45,50 @@ def test_the_memory_is_what_an_audit_takes(tuned: str) -> None:
     with LiveBytes() as live:
         audit.audit("tiny", [tuned], device="cpu", **SMALL)
     assert plan.peak_mb == pytest.approx(live.peak / 1e6, rel=0.2)
+
+
+def test_the_items_are_those_that_show_the_loss_to_detect(tuned: str) -> None:
+    own = SMALL | {"rows": 500, "detect": 0.2}
+    plan = preview("tiny", [tuned], AuditSettings(**own))
+    found = audit.audit("tiny", [tuned], device="cpu", **own)
+    (change,) = (each for each in found.models[0].comparison.changes if each.part == "features")
+    assert plan.sizes == {"synthetic/sentiment": len(change.paired)}
+    assert len(change.paired) < 100
+
+
+def test_items_are_those_of_the_first_look(tuned: str) -> None:
+    plan = preview("tiny", [tuned], AuditSettings(**SMALL, until_settled=True))
+    assert plan.sizes == {"synthetic/sentiment": 50}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rephrase": 2}, "rephrase is for general tasks"),
+        ({"relearn": 10**6}, "are not scored. Relearn on fewer"),
+        ({"tasks": ["copa"]}, "copa need a decoder"),
+    ],
+    ids=str,
+)
+def test_an_audit_and_its_preview_refuse_alike(
+    options: dict[str, Any], message: str, tuned: str, tmp_path: Path
+) -> None:
+    options = SMALL | {"data": write_hub(tmp_path, times=25)} | options
+    with pytest.raises(ClbenchError, match=message) as own:
+        preview("tiny", [tuned], AuditSettings(**options))
+    with pytest.raises(ClbenchError) as of_audit:
+        audit.audit("tiny", [tuned], device="cpu", **options)
+    assert str(own.value) == str(of_audit.value)
+
+
+def test_a_dry_run_reads_the_gate(
+    tuned: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate = tmp_path / "gate.toml"
+    gate.write_text('["synthetic/sentimant"]\nnot_worse_by = 0.1\n')
+    words = ["--tasks", "synthetic/sentiment", "--rows", "50", "--gate", str(gate), "--dry-run"]
+    assert main(["audit", "tiny", tuned, *words]) == 2
+    assert "is neither an axis nor a task of this audit" in capsys.readouterr().err
 
 
 def test_a_dry_run_reads_no_weights_and_writes_nothing(
