@@ -77,7 +77,8 @@ def drift(
     for group in groups:
         change = size = 0.0
         for name in group.parameters:
-            value, other = own[name].detach().double(), theirs[name].detach().double()
+            pair = own[name], theirs[name]
+            value, other = (each.detach().cpu().double() for each in pair)  # MPS has no float64
             change += float((other - value).square().sum())
             size += float(value.square().sum())
         after = len(first) - 1

@@ -252,8 +252,8 @@ class Capabilities:
             real = mask[:, 1:].bool()
             total += float((logits.logsumexp(-1) - chosen)[real].sum())
             count += float(real.sum())
-            drawn = torch.from_numpy(rng.random((len(ids), PLACES))).to(ids.device)
-            spots = (drawn * (lengths[:, None] - 1).clamp(min=1)).long()
+            drawn = torch.from_numpy(rng.random((len(ids), PLACES)))  # float64, which MPS lacks
+            spots = (drawn * (lengths.cpu()[:, None] - 1).clamp(min=1)).long().to(ids.device)
             present = logits.gather(1, spots[..., None].expand(-1, -1, logits.shape[-1]))
             present = present.log_softmax(-1)
             best = present.argmax(-1)

@@ -24,7 +24,7 @@ from clbench.audit.models import load_base
 from clbench.audit.page import check_folder, default_folder, headline, write_audit
 from clbench.audit.planning import rows_needed
 from clbench.audit.scores import ItemScores, Paired
-from clbench.audit.weights import cka
+from clbench.audit.weights import cka, drift
 from clbench.cli.app import main
 from clbench.cli.audit import failures, parse_condition, parse_requirement
 from clbench.core.errors import ClbenchError, SettingsError
@@ -138,6 +138,24 @@ def test_cka_is_its_definition() -> None:
     assert cka(x, y) == pytest.approx(expected, abs=1e-12)
     rotation = np.linalg.qr(rng.normal(size=(5, 5)))[0]
     assert cka(x, 3 * x @ rotation + 1) == pytest.approx(1.0)
+
+
+class OnCpu(torch.Tensor):
+    """What was copied to the CPU, and what is computed of it."""
+
+
+def test_weights_become_float64_on_the_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    double = torch.Tensor.double
+
+    def refuse(tensor: torch.Tensor) -> torch.Tensor:
+        assert isinstance(tensor, OnCpu), "MPS has no float64"
+        return double(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: tensor.as_subclass(OnCpu))
+    monkeypatch.setattr(torch.Tensor, "double", refuse)
+    base = load_base("tiny")
+    layers = drift(base, base, ["the film was good", "it was long"], torch.device("cpu"))
+    assert {layer.weights for layer in layers} == {0.0}
 
 
 @pytest.mark.slow

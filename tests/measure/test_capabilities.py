@@ -98,6 +98,22 @@ def test_loss_divergence_and_agreement_are_those_of_plain_passes(
     assert second["divergence"] > 0.01
 
 
+def test_no_float64_is_put_on_the_device(
+    capabilities: Capabilities, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[torch.dtype] = []
+    original = torch.Tensor.to
+
+    def to(tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        moved.append(tensor.dtype)
+        return original(tensor, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    capabilities.measure(1)
+    assert torch.int64 in moved
+    assert torch.float64 not in moved  # MPS has none
+
+
 def test_a_true_continuation_is_told_from_those_of_other_texts(capabilities: Capabilities) -> None:
     data = capabilities.data
     assert data.prompts == tuple(" ".join(t.split()[: len(t.split()) // 2]) for t in TEXTS[:4])
