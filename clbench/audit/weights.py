@@ -40,7 +40,8 @@ class Drift:
     weights
         ‖tuned − base‖ / ‖base‖ over all its weights.
     similarity
-        Linear CKA of the hidden states behind it, 1 for equal ones.
+        Linear CKA of the hidden states behind it, 1 for equal ones; of an encoder-decoder, those of
+        the encoder.
     """
 
     name: str
@@ -81,11 +82,11 @@ def drift(
             value, other = (each.detach().cpu().double() for each in pair)  # MPS has no float64
             change += float((other - value).square().sum())
             size += float(value.square().sum())
-        after = len(first) - 1
+        after = len(first) - 1  # also behind the layers of ALBERT, which share weights
         if group.name == "embeddings":
             after = 0
-        elif group.name != "final" and layers == len(first) - 1:  # not ALBERT, which shares them
-            after = int(group.name.removeprefix("layer.")) + 1
+        elif group.name != "final" and (base.is_encoder_decoder or layers == after):
+            after = min(int(group.name.removeprefix("layer.")) + 1, after)
         moved = (change / size) ** 0.5 if size else 0.0
         result.append(Drift(group.name, moved, cka(first[after], second[after])))
     return result

@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.checkpoints import make_tokenizer, save_generator
 from transformers import (
+    AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     BartConfig,
@@ -23,6 +24,7 @@ from clbench.audit.language import LanguageLoss
 from clbench.audit.mend import mend
 from clbench.audit.models import load_base, load_tuned
 from clbench.audit.page import write_mended
+from clbench.audit.weights import drift
 from clbench.core.errors import ModelError
 from clbench.models.likelihood import likelihood
 
@@ -67,6 +69,20 @@ def test_damage_of_the_decoder_is_none_of_the_features(base: str, tmp_path: Path
         audit(base, [changed(base, tmp_path / "same", lambda m: torch.nn.Module())], **QUICK)
     )
     assert same.comparison.identical
+
+
+def test_layers_of_a_deeper_decoder_have_their_own_hidden_states(base: str, tmp_path: Path) -> None:
+    config = AutoConfig.from_pretrained(base, num_decoder_layers=3)
+    AutoModelForSeq2SeqLM.from_config(config).save_pretrained(tmp_path / "deep")
+    AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "deep")
+    first = load_base(str(tmp_path / "deep"))
+    tuned = changed(first.name, tmp_path / "tuned", lambda m: m.encoder.block[1])
+    texts = ["the film was good", "it was long and dull"]
+    layers = drift(first, load_tuned(tuned, first), texts, torch.device("cpu"))
+    similar = {layer.name: layer.similarity for layer in layers}
+    assert similar["layer.0"] == pytest.approx(1.0)
+    assert similar["layer.1"] == similar["layer.2"] < 0.99
+    assert [layer.name for layer in layers if layer.weights > 0] == ["layer.1"]
 
 
 def test_the_language_loss_is_that_of_the_second_half(base: str) -> None:
