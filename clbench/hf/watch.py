@@ -53,7 +53,8 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
     tasks
         Tasks to probe: names, or suite files for their own tasks; by default four built-in ones.
         General tasks and axes, such as ``knowledge``, are asked as in an audit, by at most 50
-        questions each. An axis in `limits` stands for all of its tasks.
+        questions each, but ``format`` and ``calibration`` are not scored. An axis in `limits`
+        stands for all of its tasks.
     corpus
         ``built-in``, ``wiki40b/en``, or a file with one text per line; None leaves language out.
     every
@@ -96,6 +97,11 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         seed: Seed = 0,
     ) -> None:
         tasks = [tasks] if isinstance(tasks, str) else list(tasks)
+        if unscored := [name for name in tasks if name in ("format", "calibration")]:
+            raise SettingsError(
+                f"ForgettingCallback: {unscored[0]!r} is not scored during training, only whether "
+                "answers are right. Name other axes, or tasks."
+            )
         self.every, self.budget, self.action = every, budget, action
         self.limits = dict(limits or {})
         items = {"rows": rows, "texts": texts, "seed": seed}

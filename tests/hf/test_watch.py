@@ -291,6 +291,8 @@ def test_wrong_settings_are_refused() -> None:
         ({"action": "panic"}, "action: must be 'warn', 'stop' or 'restore', got 'panic'"),
         ({"limits": {"speed": -1}}, "limits name 'speed'"),
         ({"tasks": ["synthetic/nothing"]}, "Unknown task"),
+        ({"tasks": ["copa", "format"]}, "'format' is not scored during training"),
+        ({"tasks": "calibration"}, "'calibration' is not scored during training"),
     ):
         with pytest.raises(ClbenchError, match=message):
             ForgettingCallback(**{"tasks": [TASK], "rows": 100, **options})
