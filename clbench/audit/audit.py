@@ -15,7 +15,7 @@ from clbench.audit.gate import Gate
 from clbench.audit.language import LanguageLoss
 from clbench.audit.material import Material
 from clbench.audit.models import AuditedModel, HeadKind, digest_of, identity, load_base, load_tuned
-from clbench.audit.relearn import Relearner
+from clbench.audit.relearn import Relearner, missing
 from clbench.audit.result import Audit, Between, ModelAudit, PutBack
 from clbench.audit.scores import ItemScores, Part
 from clbench.audit.settings import FEWEST_ROWS, AuditSettings
@@ -203,8 +203,8 @@ def audit(
         regained = tuple(auditor.put_back(model, after)) if settings.localise else ()
         relearned = relearner(model, comparison) if relearner else ()
         notes = *first.notes, *model.notes, *auditor.notes(model, before, after, comparison)
-        if relearner and not relearned:
-            notes = (*notes, "Nothing to relearn: no loss in behaviour or an axis is shown.")
+        if relearner and (line := missing(comparison, relearned)):
+            notes = (*notes, line)
         decision = None if gate is None else gate.decide(comparison)
         audits.append(ModelAudit(name, comparison, layers, regained, relearned, notes, decision))
     pairs = zip(combinations(titles, 2), combinations(afters, 2), strict=True)

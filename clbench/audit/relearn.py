@@ -188,6 +188,15 @@ class Relearner:
         return own.score(trained(model, *own.rows(model), self.rate))
 
 
+def missing(comparison: Comparison, relearned: Sequence[Relearned]) -> str:
+    """Return a note on losses that are not relearned, or on that there are none; else nothing."""
+    done = {each.title for each in relearned}
+    lost = [m for m in comparison.measures if m.change.word == "forgot" and m.part != "features"]
+    if rest := [each.title for each in lost if each.title not in done]:
+        return f"Not relearned, as there are no answers to train on: {'; '.join(rest)}."
+    return "" if done else "Nothing to relearn: no loss in behaviour or an axis is shown."
+
+
 def trained(
     model: AuditedModel, rows: encoding.EncodedRows, order: list[int] | None, rate: float
 ) -> AuditedModel:

@@ -14,10 +14,12 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from clbench.audit.audit import audit
+from clbench.audit.comparison import compare
 from clbench.audit.items import load_items, prompted
 from clbench.audit.models import load_base
 from clbench.audit.page import write_audit
-from clbench.audit.relearn import lesson, trained
+from clbench.audit.relearn import Relearned, lesson, missing, trained
+from clbench.audit.scores import ItemScores, Part
 from clbench.core.errors import ClbenchError
 from clbench.models.locate import TINY
 from clbench.tasks.registry import load_task
@@ -108,6 +110,22 @@ def test_nothing_is_relearned_where_nothing_is_lost(learned: str, tmp_path: Path
     ).models
     assert model.relearned == ()
     assert "Nothing to relearn: no loss in behaviour or an axis is shown." in model.notes
+
+
+def test_losses_that_have_no_lesson_are_named() -> None:
+    keys = tuple(map(str, range(100)))
+    parts: tuple[Part, ...] = ("instructions", "arithmetic")
+    before, after = (
+        [ItemScores("own", part, np.full(100, value), keys) for part in parts]
+        for value in (1.0, 0.0)
+    )
+    comparison = compare(before, after, 0.02)
+    regained = Relearned("own, arithmetic", 8, *[comparison.changes[1].change] * 3)
+    note = "Not relearned, as there are no answers to train on"
+    assert missing(comparison, [regained]) == f"{note}: own, instructions."
+    comparison = compare(before[:1], after[:1], 0.02)
+    assert missing(comparison, []) == f"{note}: own, instructions."
+    assert missing(compare(before[1:], after[1:], 0.02), [regained]) == ""
 
 
 def test_relearned_rows_are_not_scored(learned: str) -> None:
