@@ -14,6 +14,7 @@ from clbench.audit.page import write_audit
 from clbench.audit.result import Audit, ModelAudit, PutBack
 from clbench.audit.scores import SEPARATOR, ItemScores, Part, keys_of
 from clbench.audit.weights import Drift
+from clbench.results.statistics import ALPHA
 
 LONG = "our-department/support-tickets-by-urgency-and-language-2026-09-fine-grained"
 MEASURES: tuple[tuple[str, Part, str, int | None], ...] = (
@@ -26,7 +27,7 @@ MEASURES: tuple[tuple[str, Part, str, int | None], ...] = (
 SAID = "She sells 16 - 3 - 4 = 9 eggs a day. #### 18 " * 5 + "https://" + "x" * 120
 
 
-def write_page(folder: Path) -> Path:
+def write_page(folder: Path, alpha: float = ALPHA) -> Path:
     """Write the page of an audit with every part, long names and long answers."""
     rng = np.random.default_rng(0)
     base, tuned = [], []
@@ -42,12 +43,20 @@ def write_page(folder: Path) -> Path:
                 texts, answers = (f"{SAID}{SEPARATOR}{SAID}",) * 500, ("18",) * 500
                 scores = replace(scores, texts=texts, answers=answers, said=(SAID,) * 500)
             side.append(scores)
-    comparison = compare(base, tuned, 0.02)
+    comparison = compare(base, tuned, 0.02, alpha=alpha)
     layers = tuple(Drift(f"layer.{i}", 0.1, 0.9) for i in range(3))
     restored = tuple(PutBack(f"layer.{i}", 0.1, 0.2) for i in range(3))
     model = ModelAudit(f"{LONG}-tuned", comparison, layers, restored)
-    settings = {"corpus": "built-in", "rows": 500, "margin": 0.02, "alpha": 0.05}
+    settings = {"corpus": "built-in", "rows": 500, "margin": 0.02, "alpha": alpha}
     return write_audit(Audit(LONG, (model,), (), settings), folder)
+
+
+@pytest.mark.parametrize(("alpha", "level"), [(ALPHA, "95"), (0.003, "99.7")])
+def test_the_level_of_exploratory_metrics_is_that_of_the_look(
+    tmp_path: Path, alpha: float, level: str
+) -> None:
+    text = write_page(tmp_path / "audit", alpha).read_text()
+    assert f"Exploratory metrics are each judged alone, at {level} %." in text
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
