@@ -37,7 +37,7 @@ def relearn(
     dict
         ``rows`` and ``steps`` of each training, 0 before the first, the ``scores`` after it,
         whether one is within `relearn_margin` of `before` (``recovered``), or with a margin below
-        0, with which all numbers of rows are tried, at least `before`; and the fewest ``needed``.
+        0, which tries more numbers of rows (-1: all), at least `before`; and the fewest ``needed``.
     """
     data, model = scenario.train[0], context.model
     scorer = RowScorer(scenario, Vanilla(), context, None)
