@@ -162,7 +162,7 @@ REMEDY = (
     "averaging (wise-ft) kept 0.055 more accuracy on the old task and cost 0.074 on the new one. "
     "Training again with old rows mixed in (replay) kept 0.132 more and cost 0.090."
 )
-"""From the README: ten seeds, differences from plain fine-tuning."""
+"""From ``docs/quick.md``: ten seeds, differences from plain fine-tuning."""
 
 
 def decisions(audit: Audit) -> list[str]:
