@@ -320,7 +320,7 @@ def load(
 ) -> tuple[list[Asked], list[str]]:
     """Return the questions of general tasks to a base model, and notes on those not to be had.
 
-    There are at most `times` `count` of each task, by default `RANKED` or `WRITTEN`. Raises a
+    There are at most about `times` `count` of each, by default `RANKED` or `WRITTEN`. Raises a
     SettingsError if a number is not allowed, and a DataError if a task that is named, or all of a
     group, cannot be read.
     """

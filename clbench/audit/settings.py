@@ -55,7 +55,7 @@ class AuditSettings:
     questions: Annotated[
         int | None,
         Option(
-            "Maximum questions per general task, 20 or more.",
+            "Maximum questions per general task, 20 or more; BBH's are rounded up to tens.",
             "N",
             default="100, or 50 with written answers",
         ),
