@@ -196,6 +196,21 @@ def test_files_of_the_user_are_kept(plain: Path, tmp_path: Path) -> None:
         write_export(plain, "github", tmp_path / "new")
 
 
+def test_a_figure_of_the_user_is_kept(tmp_path: Path) -> None:
+    write_audit(make_audit("sst2"), tmp_path, ("png",))
+    own = tmp_path / "card" / "sst2" / "forgetting.png"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"mine")
+    with pytest.raises(RunFolderError, match=r"forgetting\.png is another file"):
+        write_export(tmp_path, "model-card", tmp_path / "card")
+    assert [*own.parent.iterdir()] == [own]
+    assert own.read_bytes() == b"mine"
+    own.unlink()
+    for _ in range(2):  # its own files are written again
+        write_export(tmp_path, "model-card", tmp_path / "card")
+    assert own.read_bytes() == (tmp_path / "figures" / "changes.png").read_bytes()
+
+
 def test_the_program_names_the_formats(
     plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,8 @@ def write_export(audit: Path, name: str, out: Path | None = None) -> list[Path]:
     """Write an audit in a format into a folder, and return the files.
 
     Raises a DataError if there is no such audit, and a RunFolderError if a file cannot be written,
-    or is in the way: one that does not name clbench is the user's.
+    or is in the way: one that does not name clbench is the user's, and of bytes, one beside which
+    no text of this export does.
     """
     from clbench.audit.record import Record, checked  # --help need not wait for numpy
 
@@ -29,9 +30,12 @@ def write_export(audit: Path, name: str, out: Path | None = None) -> list[Path]:
     folder = out or record.folder / name
     with checked(audit):
         files = {folder / path: content for path, content in EXPORTS.get(name)(record)}
-    for path, content in files.items():
+    texts = [path for path, content in files.items() if isinstance(content, str)]
+    for path in files:
         with as_folder_error(path):
-            if path.exists() and isinstance(content, str) and b"clbench" not in read_file(path):
+            beside = (t for t in texts if t.parent == path.parent and t.exists())
+            signed = [path] if path in texts else beside
+            if path.exists() and not any(b"clbench" in read_file(each) for each in signed):
                 raise RunFolderError(f"{path} is another file. Choose another {named('out')}.")
     for path, content in files.items():
         write_atomically(path, content)
