@@ -257,9 +257,8 @@ class Auditor:
 
     def look(self, model: AuditedModel) -> Observation:
         """Return what a model scores and answers."""
-        parts: tuple[Part, ...] = ("features", "behaviour")
         scores = []
-        for part in parts:
+        for part in ("features", "behaviour"):
             for each in self.material.probed:
                 if part == "features" or items.has_head_for(model, each, generic=self.generic):
                     self.tell(f"{model.name}: {part} of {each.name}")
