@@ -26,7 +26,7 @@ def pictures(comparisons: pd.DataFrame, question: Question) -> list[dict[str, An
     """
     table = comparisons[comparisons["primary"] & comparisons["difference"].notna()]
     ends = table[["difference", "difference_low", "difference_high"]].abs().max().max()
-    end = 1.05 * max(0.0 if ends != ends else ends, question.margin)  # NaN without any row
+    end = 1.05 * max(0.0 if ends != ends else ends, question.margin) or 1.0  # NaN without rows
     panels: dict[tuple[str, str], list[dict[Any, Any]]] = {}
     for row in table.to_dict("records"):
         sign = 1.0 if SCORE[row["score"]].higher_is_better else -1.0
