@@ -15,7 +15,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from clbench.core import __version__
-from clbench.core.errors import RunFolderError, join_names, named, visible
+from clbench.core.errors import ArgumentError, RunFolderError, join_names, named, visible
 from clbench.core.files import as_folder_error, check_folder, write_atomically
 from clbench.figures import report_figures
 from clbench.figures.style import ReportData
@@ -314,7 +314,7 @@ def _figures(
 
 def attempt(make: Callable[..., Figure], *data: Any) -> Figure | None:
     """Return a figure, or None if it has nothing to show."""
-    with suppress(ValueError):  # nothing to show, such as curves of a run without points
+    with suppress(ArgumentError):  # nothing to show, such as curves of a run without points
         return make(*data)
     return None
 

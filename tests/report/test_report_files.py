@@ -10,8 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from clbench.core.errors import ArgumentError
 from clbench.report.drawing import MOST_PIXELS, PAGE, draw, draw_all
-from clbench.report.files import table_files
+from clbench.report.files import attempt, table_files
 
 
 def figure(height: float = 3.0) -> Figure:
@@ -100,3 +101,12 @@ def test_plain_latex_compiles_every_table(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_only_a_figure_with_nothing_to_show_is_left_out() -> None:
+    def refuse(error: ValueError) -> Figure:
+        raise error
+
+    assert attempt(refuse, ArgumentError("there is no finished cell to draw")) is None
+    with pytest.raises(ValueError, match="different shapes"):
+        attempt(refuse, ValueError("operands of different shapes"))
