@@ -23,7 +23,7 @@ from clbench.suite.sweeps import dial_points
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
 from clbench.tasks.corpus import corpus_identity
 from clbench.tasks.metrics import METRICS, TEXT_METRICS
-from clbench.tasks.registry import task_identity, template_identity
+from clbench.tasks.registry import TASKS, task_identity, template_identity
 from clbench.training.protocol import BY_TASK, Protocol
 
 Named = TypeVar("Named", Baseline, ScenarioSpec)
@@ -222,9 +222,16 @@ def protocol_section(scenario: ScenarioSpec, protocol: Protocol) -> dict[str, An
     """Return a scenario's protocol as recipes hold it, without values of other tasks."""
     values = protocol.model_dump(mode="json", exclude={"model", "revision", "corpus"})
     for key in BY_TASK:
-        by_task, tasks = values[key].items(), scenario.task_names
+        by_task, tasks = values[key].items(), _possible_tasks(scenario)
         values[key] = {name: v for name, v in by_task if name.partition("[")[0] in tasks}
     return values
+
+
+def _possible_tasks(scenario: ScenarioSpec) -> tuple[str, ...]:
+    """Return what may name a task: with a shift of a plug-in, any text in the settings."""
+    shift = scenario.shift
+    is_own = shift in SHIFTS and source_digest(SHIFTS.where(shift)) is None
+    return scenario.task_names if is_own else scenario.texts
 
 
 def _check_question(
@@ -351,7 +358,8 @@ def _recipes(
     identity = cache(partial(task_identity, data=data, base=base, own=own))
 
     def recipe(scenario: ScenarioSpec, protocol: Protocol) -> dict[str, Any]:
-        tasks, values = scenario.task_names, protocol_section(scenario, protocol)
+        tasks = [name for name in _possible_tasks(scenario) if name in own or name in TASKS]
+        values = protocol_section(scenario, protocol)
         # Metrics of clbench have no digest and are not part of the recipe.
         metrics = {
             name: code

@@ -1,7 +1,7 @@
 """The tables of a suite file."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
@@ -152,6 +152,19 @@ class ScenarioSpec(BaseModel):
         task, tasks = self.settings.get("task"), self.settings.get("tasks")
         names = [task, *(tasks if isinstance(tasks, list) else ())]
         return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts in the settings, keys of tables included, each once."""
+        return tuple(dict.fromkeys(_texts(list(self.settings.values()))))
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for item in value if isinstance(value, list) else [*value, *value.values()]:
+            yield from _texts(item)
 
 
 class VariantTable(BaseModel):

@@ -72,6 +72,43 @@ def test_an_edited_plugin_changes_the_fingerprint(make: Make) -> None:
     assert fingerprint(make, **options) != first
 
 
+OWN_SHIFT = """import clbench
+
+
+@clbench.shift("planned-pair")
+class Pair(clbench.Shift):
+    old: str
+    new: list[str]
+
+    def build(self, context):
+        return [context.task(self.old), *map(context.task, self.new)]
+"""
+
+
+def test_the_tasks_of_a_plugin_s_shift_change_the_fingerprint(make: Make) -> None:
+    Path("own.py").write_text(OWN_SHIFT)
+    scenario = '[[scenario]]\nname = "pair"\nshift = "planned-pair"\nold = "a"\nnew = ["b"]\n'
+    text = f"{SUITE}\n{scenario}"
+
+    def cell(text: str = text) -> Cell:
+        return make(text, scenarios=["pair"], seeds=[0], plugins=["own.py"]).cells[0]
+
+    first = cell()
+    assert first.recipe["tasks"].keys() == {"a", "b"}
+    assert first.recipe["protocol"]["task_epochs"] == {"a": 5}
+    assert cell().fingerprint == first.fingerprint
+    assert cell(text.replace('"a" = 5', '"a" = 4')).fingerprint != first.fingerprint
+    Path("b.csv").write_text("text,label\nwell,1\nworse,0\n")
+    assert cell(text).fingerprint != first.fingerprint
+
+
+def test_other_texts_in_the_settings_of_a_packaged_shift_are_no_tasks(make: Make) -> None:
+    text = SUITE.replace('task = "b"\n\n', 'task = "b"\nsplit = "a"\n\n')
+    recipe = make(text, scenarios=["b-length"]).cells[0].recipe
+    assert recipe["tasks"].keys() == {"b"}
+    assert recipe["protocol"]["task_epochs"] == {}
+
+
 def test_an_edited_metric_of_the_protocol_changes_the_fingerprint(make: Make) -> None:
     plugin = (
         "import clbench\n\n\n@clbench.metric('planned-metric')\n"
