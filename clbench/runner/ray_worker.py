@@ -14,7 +14,7 @@ from clbench.core.errors import PluginError
 from clbench.results.cell import CellResult
 from clbench.runner.run_state import Listener
 from clbench.suite.plan import Cell, Plan
-from clbench.suite.plugins import load_plugin, registries
+from clbench.suite.plugins import load_content, registries
 
 PROGRESS_SECONDS = 1.0
 """Minimum time between two progress messages of a cell."""
@@ -98,14 +98,7 @@ class WorkerSetup:
             os.chdir(self.folder)
         sys.path += [entry for entry in self.path if entry not in sys.path]
         for path, content in self.plugins.items():
-            file = Path(path)
-            if file.is_file() and file.read_bytes() == content:
-                load_plugin(file)
-                continue
-            with TemporaryDirectory(prefix="clbench-plugin-") as folder:
-                copy = Path(folder) / file.name
-                copy.write_bytes(content)
-                load_plugin(copy)
+            load_content(Path(path), content)
         for registry in registries():
             for name, entry in self.registered.get(registry.kind, {}).items():
                 registry.add(name, entry, replace=True)

@@ -66,6 +66,14 @@ def load_plugin(path: str | Path) -> Plugin:
         raise errors.PluginError(f"plug-in {path}: {errors.describe_missing(link)}.") from None
     except OSError as error:
         raise errors.PluginError(f"plug-in {path}: cannot be read: {error.strerror}.") from error
+    return load_content(file, content)
+
+
+def load_content(file: Path, content: bytes) -> Plugin:
+    """Import a plug-in from its content, also where there is no `file`; errors of `load_plugin`.
+
+    `file` is an absolute path, which names the module.
+    """
     new = digest(content)
     stem = re.sub(r"[^0-9A-Za-z]", "_", file.stem)
     name = f"clbench_plugin_{stem}_{digest(str(file))[:8]}"
