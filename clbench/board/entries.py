@@ -26,7 +26,7 @@ from clbench.core.options import checks_arguments
 from clbench.report.runs import run_labels
 from clbench.results.archive import ARCHIVE
 from clbench.results.cell import CellResult, summarizer
-from clbench.results.resume import SCENARIO_SECTIONS
+from clbench.results.resume import scenario_sections
 from clbench.results.score_tables import rows_frame, score_rows
 from clbench.results.store import Store
 from clbench.suite.schema import Question
@@ -145,7 +145,7 @@ def _read(store: Store, name: str, problems: list[str]) -> Entry:
     summarize = summarizer()
 
     def record(cell: CellResult) -> CellResult:
-        shared = {key: cell.recipe.get(key) for key in SCENARIO_SECTIONS}
+        shared = {key: cell.recipe.get(key) for key in scenario_sections(cell.recipe)}
         key = digest(json.dumps([cell.scenario, cell.model, shared], sort_keys=True))
         condition[cell.key], conditions[key] = key, shared
         return summarize(cell)

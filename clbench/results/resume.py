@@ -6,16 +6,19 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from clbench.core.user_code import user_code
 from clbench.results.cell import CellResult, plain
+from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell
 from clbench.suite.schema import Question
 
 SCENARIO_SECTIONS = (
     *("version", "scenario", "shift", "files", "tasks", "metrics", "model", "protocol"),
+    *("templates", "capability_tasks"),
 )
-"""Sections of a recipe that all cells of one scenario share."""
-RUN_SECTIONS = ("version", "model", "protocol")
-"""Sections that all cells of a run share, except for `TASK_KEYS`."""
+"""Sections of a recipe that all cells of one scenario share; see `scenario_sections`."""
+RUN_SECTIONS = ("version", "model", "protocol", "capability_tasks")
+"""Sections that all cells of a run share, except for `TASK_KEYS`; see `_measured`."""
 TASK_KEYS = ("task_epochs", "task_steps")
 """Keys of the protocol that may differ between the scenarios of one suite."""
 
@@ -25,6 +28,9 @@ DIGESTS = {
     "model": "a different model or different weights",
     "tasks": "different rows of {key}",
     "metrics": "a different implementation of the metric {key}",
+    "templates": "other prompts or answers of {key}",
+    "capability_tasks": "other rows, prompts or answers of {key}",
+    "corpus": "another corpus",
     "files": "different content in its {key} file",
     "source": "a different implementation of the method",
 }
@@ -33,12 +39,34 @@ DIGESTS = {
 _MISSING = object()
 
 
+def scenario_sections(recipe: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the sections that a recipe shares with those of all cells of its scenario."""
+    # The shift of a plug-in, which has a digest, may read the corpus, too.
+    reads = recipe.get("shift") or _value(recipe, "scenario", "shift") == "pretraining"
+    return (*SCENARIO_SECTIONS, *(("corpus",) if reads else _measured(recipe)))
+
+
+def _measured(recipe: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the section with the texts that a language model is measured on, if it is."""
+    return ("corpus",) if _value(recipe, "protocol", "capability_rows") else ()
+
+
+def _value(recipe: Mapping[str, Any], section: str, key: str) -> Any:
+    values = recipe.get(section)
+    return values.get(key) if isinstance(values, dict) else None
+
+
+def _reads_corpus(baseline: Baseline) -> bool:
+    with user_code(f"method {baseline.method!r}"):
+        return baseline.build().reads_corpus
+
+
 def conflicts(cells: Sequence[Cell], results: Iterable[CellResult]) -> dict[str, str]:
     """Return what differs, by key, for finished cells that cannot share a table with `cells`.
 
     A cell of the same key conflicts if its fingerprint differs, a cell of another key if its
-    rows, model or protocol differ, or the settings of its baseline. `results` are the cells in
-    the folder.
+    rows, prompts, model or protocol differ, or the settings of its baseline, or a corpus that is
+    read. `results` are the cells in the folder.
     """
     by_key = {cell.key: cell for cell in cells}
     by_baseline = {cell.baseline.name: cell for cell in reversed(cells)}
@@ -53,13 +81,16 @@ def conflicts(cells: Sequence[Cell], results: Iterable[CellResult]) -> dict[str,
                 difference = first_difference(old.recipe, cell.recipe) if old.recipe else None
                 difference = difference or "was run with other settings"
         elif old.recipe and (cell := by_scenario.get(old.scenario)) is not None:
-            difference = first_difference(old.recipe, cell.recipe, sections=SCENARIO_SECTIONS)
+            sections = scenario_sections(cell.recipe)
+            difference = first_difference(old.recipe, cell.recipe, sections=sections)
         elif old.recipe and cells:
-            difference = first_difference(
-                old.recipe, cells[0].recipe, sections=RUN_SECTIONS, ignore=TASK_KEYS
-            )
+            new, sections = cells[0].recipe, (*RUN_SECTIONS, *_measured(cells[0].recipe))
+            difference = first_difference(old.recipe, new, sections=sections, ignore=TASK_KEYS)
         if not difference and old.recipe and (cell := by_baseline.get(old.baseline)) is not None:
             difference = first_difference(old.recipe, cell.recipe, sections=("method",))
+            corpus = first_difference(old.recipe, cell.recipe, sections=("corpus",))
+            if not difference and corpus and _reads_corpus(cell.baseline):
+                difference = corpus
         if difference:
             differences[old.key] = difference
     return differences

@@ -65,7 +65,7 @@ def recipe(**changes: dict[str, Any]) -> dict[str, Any]:
         "reference_of": None,
     }
     for section, values in changes.items():
-        base[section] = {**base[section], **values} if base[section] else values
+        base[section] = {**base[section], **values} if base.get(section) else values
     return base
 
 

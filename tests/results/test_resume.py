@@ -7,6 +7,7 @@ from helpers.handmade import Baseline, PlannedCell, Scenario, pair, recipe
 
 from clbench.results.cell import CellResult
 from clbench.results.resume import conflicts
+from clbench.suite.baselines import read_baseline
 
 
 def differences(planned: PlannedCell, *results: CellResult) -> list[str]:
@@ -73,6 +74,51 @@ def test_scenarios_of_one_run_share_the_protocol_but_not_the_tasks() -> None:
     assert differences(planned, pair()) == []
     changes["protocol"] = {"lr": 1e-4}
     assert differences(planned, pair()) == ["was run with lr = 2e-05, now 0.0001"]
+
+
+def corpora(method: str, protocol: dict[str, Any], **changes: Any) -> list[str]:
+    """Return how a cell of another seed differs, whose corpus was another one."""
+    own = {"method": {"name": method}, "protocol": protocol, **changes}
+    old = pair(method, 1, recipe=recipe(corpus={"file": "a"}, **own))
+    changed = {**own, "corpus": {"file": "b"}}
+    key = f"sst2-mrpc--{method}--seed0"
+    return differences(PlannedCell(key, "f9", baseline=read_baseline(method), changes=changed), old)  # type: ignore[arg-type]
+
+
+def test_cells_of_other_prompts_share_no_table() -> None:
+    templates, general = {"glue/sst2": {"prompt": "p"}}, {"glue/qnli": [{"digest": "q"}, {}]}
+    old = pair("vanilla", 1, recipe=recipe(templates=templates, capability_tasks=general))
+    for changes, words in (
+        ({"templates": {"glue/sst2": {"prompt": "q"}}}, "other prompts or answers of glue/sst2"),
+        (
+            {"capability_tasks": {"glue/qnli": [{"digest": "q"}, {"prompt": "p"}]}},
+            "other rows, prompts or answers of glue/qnli",
+        ),
+    ):
+        same = {"templates": templates, "capability_tasks": general}
+        planned = PlannedCell(fingerprint="f9", changes={**same, **changes})  # type: ignore[dict-item]
+        assert differences(planned, old) == [f"was run with {words}"]
+    scenario = Scenario("qnli-rte", settings={"tasks": ["glue/qnli", "glue/rte"]})
+    other = {"templates": {"glue/qnli": {"prompt": "q"}}, "capability_tasks": general}
+    assert differences(PlannedCell("q--vanilla--seed0", "f9", scenario, changes=other), old) == []
+
+
+def test_cells_that_read_another_corpus_share_no_table() -> None:
+    another = ["was run with another corpus"]
+    assert corpora("vanilla", {"capability_rows": 8}) == another
+    assert corpora("vanilla", {}, scenario={"shift": "pretraining"}) == another
+    assert corpora("vanilla", {}, shift="digest of a plug-in") == another
+    assert corpora("generic-replay", {}) == another
+    assert corpora("vanilla", {}) == []
+    assert corpora("kl-anchor", {}) == []  # at prompts
+
+
+def test_a_method_that_reads_a_corpus_joins_cells_that_do_not() -> None:
+    old = pair("vanilla", recipe=recipe(corpus={"file": "a"}))
+    changes = {"corpus": {"file": "b"}, "method": {"name": "generic-replay"}}
+    baseline: Any = read_baseline("generic-replay")
+    key = "sst2-mrpc--generic-replay--seed0"
+    assert differences(PlannedCell(key, "f9", baseline=baseline, changes=changes), old) == []
 
 
 def test_cells_without_a_recipe_are_compared_by_fingerprint_only() -> None:
