@@ -97,6 +97,16 @@ def test_an_interrupted_cell_resumes_with_equal_results(world: Workspace) -> Non
         assert cached == [i < (stop_after - 1) // 20 for i in range(3)], out
 
 
+def test_a_stage_that_was_scored_by_other_metrics_is_trained_again(world: Workspace) -> None:
+    world.run(epochs=1, keep_stages=True)
+    text = world.suite.read_text().replace("[task.mood]", '[task.mood]\nmetrics = ["f1"]')
+    world.suite.write_text(text)
+    run = world.run(epochs=1, keep_stages=True, replace=True)
+    assert not run.failed, run.failed[0].reason
+    assert run.cells[0].metrics[0][0].keys() == {"f1"}
+    assert [stage.cached for stage in run.cells[0].stages] == [False, False]
+
+
 @pytest.mark.slow
 def test_curves_and_notes_of_a_method_survive_an_interruption(world: Workspace) -> None:
     plugin = world.write(
