@@ -226,8 +226,8 @@ class _ObservedCache(StageCache):
     def load(self, digest: str, device: Any) -> CachedStage | None:
         return super().load(digest, device) if digest == self._resume else None
 
-    def save(self, digest: str, stage: CachedStage, *, of_run: bool = False) -> str | None:
-        error = super().save(digest, stage, of_run=of_run)
+    def save(self, digest: str, stage: CachedStage, prefix: str = "") -> str | None:
+        error = super().save(digest, stage, prefix)
         if error is not None:
             self._run.save_errors.append(error)
         self._run.digests.append(digest)

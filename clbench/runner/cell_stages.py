@@ -15,7 +15,7 @@ from clbench.core.user_code import user_code
 from clbench.measure.relearning import RELEARN
 from clbench.measure.rows import PreparedScenario
 from clbench.methods.base import METHODS, Method, Vanilla, at_rate
-from clbench.runner.stage_cache import CachedStage, StageCache, recipe_digest
+from clbench.runner.stage_cache import KEPT, OF_RUN, CachedStage, StageCache, recipe_digest
 from clbench.suite.plan import Cell
 from clbench.suite.validation import stages_of
 from clbench.tasks.task import Task
@@ -101,9 +101,10 @@ class CellStages:
         """Add a trained stage to the cache; return a note for the user if that fails."""
         if self.cache is None or not self._is_cached(position):
             return None
-        of_run = position > 0 and self._is_kept(position) and not self._is_last_kept(position)
+        prefix = OF_RUN if position > 0 and self._is_kept(position) else ""
+        prefix = KEPT if self._is_last_kept(position) else prefix
         digest = self._digests(position)[0 if stage.grows else -1]
-        return self.cache.save(digest, stage, of_run=of_run)
+        return self.cache.save(digest, stage, prefix)
 
     def drop_own(self) -> None:
         """Remove the stages that no other cell can use."""

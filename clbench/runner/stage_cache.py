@@ -26,6 +26,8 @@ from clbench.training.protocol import StageRecord
 FORMAT = 7
 OF_RUN = "run-"
 """Prefix of stages that are kept for other cells of a run; `drop_of_run` removes them."""
+KEPT = "kept-"
+"""Prefix of the last stages that stay for longer sequences; nothing removes them."""
 
 
 def recipe_digest(recipe: Mapping[str, Any]) -> str:
@@ -127,10 +129,10 @@ class StageCache:
         history = [ScoredStage.from_json(stage) for stage in facts["history"]]
         return CachedStage(parts["weights"], state, record, history, facts["notes"])
 
-    def save(self, digest: str, stage: CachedStage, *, of_run: bool = False) -> str | None:
+    def save(self, digest: str, stage: CachedStage, prefix: str = "") -> str | None:
         """Write a stage atomically; return a note for the user if that fails.
 
-        With `of_run`, `drop_of_run` removes it.
+        `prefix` is `OF_RUN`, `KEPT` or none; see there what removes the file.
         """
         try:
             skeleton, state = pack(stage.state)
@@ -148,7 +150,7 @@ class StageCache:
             "notes": stage.notes,
         }
         try:
-            path = self._paths(digest)[of_run]
+            path = self._path(prefix, digest)
             write_atomically(path, partial(save_tensors, tensors, facts=facts))
         except RunFolderError as error:
             return (
@@ -158,10 +160,10 @@ class StageCache:
         return None
 
     def drop(self, digest: str) -> None:
-        """Remove a stage that no other cell can use."""
-        for path in self._paths(digest):
+        """Remove a stage that no other cell can use, unless an earlier run keeps it."""
+        for prefix in ("", OF_RUN):
             with suppress(OSError):
-                path.unlink(missing_ok=True)
+                self._path(prefix, digest).unlink(missing_ok=True)
 
     def drop_of_run(self) -> None:
         """Remove the shared stages after the first; called when a run ends."""
@@ -169,10 +171,11 @@ class StageCache:
             with suppress(OSError):
                 path.unlink()
 
-    def _paths(self, digest: str) -> tuple[Path, Path]:
-        """Return where a stage is that stays, and where one of the run is."""
-        name = f"{digest}.safetensors"
-        return self.folder / name, self.folder / f"{OF_RUN}{name}"
+    def _path(self, prefix: str, digest: str) -> Path:
+        return self.folder / f"{prefix}{digest}.safetensors"
+
+    def _paths(self, digest: str) -> list[Path]:
+        return [self._path(prefix, digest) for prefix in ("", OF_RUN, KEPT)]
 
 
 class UnstorableStateError(TypeError):

@@ -86,6 +86,19 @@ def test_a_longer_order_goes_on_from_the_last_stage(
     assert results == expected
 
 
+def test_a_kept_stage_serves_several_longer_orders(orders: Workspace) -> None:
+    steps(orders, "both", "run-short", keep_stages=True)
+    folder = orders.folder / "both" / "stages"
+    kept = {path.name for path in folder.iterdir()}
+    for keep in (False, True):
+        count, _ = steps(orders, "both", "run-one", keep_stages=keep)
+        assert count == STAGE
+        (orders.folder / "both" / "cells" / "run-one--vanilla--seed0.json").unlink()
+        assert kept <= {path.name for path in folder.iterdir()}
+    # Its own stages are removed, but for the first, which is vanilla's, and the last.
+    assert len({*folder.iterdir()}) == len(kept) + 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "trained"),
