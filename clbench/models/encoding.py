@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -199,11 +200,21 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a digest of everything that decides how a text is cut into tokens."""
     if not hasattr(tokenizer, "_clbench_digest"):
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        body = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab())
+        body = backend.to_str() if backend is not None else _slow_settings(tokenizer)
         outputs = ",".join(tokenizer.model_input_names)
         text = f"{type(tokenizer).__name__}\n{tokenizer.truncation_side}\n{outputs}\n{body}"
         tokenizer._clbench_digest = digest(text)
     return str(tokenizer._clbench_digest)
+
+
+def _slow_settings(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return what decides the tokens of a tokenizer without a `tokenizers` backend; no paths."""
+    settings = {key: v for key, v in tokenizer.init_kwargs.items() if key != "name_or_path"}
+    for key in tokenizer.vocab_files_names:
+        path = settings.get(key) or getattr(tokenizer, key, None)
+        if isinstance(path, str) and Path(path).is_file():
+            settings[key] = digest(Path(path))
+    return json.dumps([tokenizer.get_vocab(), settings], sort_keys=True, default=str)
 
 
 def vocabulary_of(

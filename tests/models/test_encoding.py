@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +13,11 @@ import torch
 from helpers.checkpoints import CHECKPOINTS
 from helpers.loading import ROWS, encoded
 from torch import Tensor
+from transformers import BertJapaneseTokenizer
 
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.classifier import Classifier, build_classifier
-from clbench.models.encoding import encode
+from clbench.models.encoding import encode, tokenizer_digest
 from clbench.tasks.task import Rows
 
 Get = Callable[..., Path]
@@ -56,6 +59,41 @@ def gradients(model: Classifier, inputs: dict[str, Tensor]) -> tuple[Tensor, dic
     logits = model(inputs, "a")
     torch.nn.functional.cross_entropy(logits, torch.tensor([0, 2, 1])).backward()
     return logits.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def test_rows_of_a_slow_tokenizer_are_cached_by_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path / "cache"))
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "film", "Film"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    rows, tokens, digests = Rows.of(["Film"], None, [0]), [], []
+    for number, lower in enumerate((True, False, False)):
+        tokenizer = BertJapaneseTokenizer(
+            str(tmp_path / "vocab.txt"), word_tokenizer_type="basic", do_lower_case=lower
+        )
+        tokenizer.save_pretrained(tmp_path / str(number))
+        tokenizer = BertJapaneseTokenizer.from_pretrained(tmp_path / str(number))
+        tokens.append(encode(rows, tokenizer, 9, cache=True).ids.tolist())
+        digests.append(tokenizer_digest(tokenizer))
+    assert tokens == [[2, 5, 3], [2, 6, 3], [2, 6, 3]]
+    assert digests[0] != digests[1] == digests[2]
+
+
+def test_the_files_of_a_slow_tokenizer_are_part_of_its_digest(tmp_path: Path) -> None:
+    file = tmp_path / "spiece.model"
+    digests = []
+    for content in (b"one", b"other"):
+        file.write_bytes(content)
+        slow: Any = SimpleNamespace(
+            init_kwargs={"spm_file": str(file), "name_or_path": str(tmp_path)},
+            vocab_files_names={"spm_file": "spiece.model"},
+            get_vocab=dict,
+            model_input_names=["input_ids"],
+            truncation_side="right",
+        )
+        digests.append(tokenizer_digest(slow))
+    assert digests[0] != digests[1]
 
 
 @pytest.mark.parametrize("kind", CHECKPOINTS)
