@@ -97,18 +97,13 @@ def family_of(backbone: transformers.PreTrainedModel) -> Family:
             "has no list of modules. Use another architecture."
         )
     layers, *parallel = (path for path, size in lists.items() if size == max(lists.values()))
-    embeddings = tuple(
-        f"{path}."
-        for path, module in backbone.named_modules()
-        if isinstance(module, nn.Embedding) or _EMBEDDING_LIKE.search(path)
-    )
     causal = getattr(config, "is_decoder", False) or (
         name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
         and name not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     )
     return Family(
         layers,
-        embeddings,
+        _embedding_prefixes(backbone),
         pooling="last" if causal else "first",
         parallel=tuple(parallel),
         elsewhere=ELSEWHERE.get(name, {}),
@@ -131,9 +126,7 @@ def family_of_whole(model: transformers.PreTrainedModel) -> Family:
                 f"clbench does not know the layers of encoder-decoders of type "
                 f"{model.config.model_type!r}. Use a model such as T5, or a decoder."
             )
-        table = model.get_input_embeddings()
-        names = {id(value): name for name, value in model.named_parameters()}
-        return Family(encoder, (names[id(table.weight)],), parallel=(decoder,))
+        return Family(encoder, _embedding_prefixes(model), parallel=(decoder,))
     family, prefix = family_of(model.base_model), f"{model.base_model_prefix}."
     return replace(
         family,
@@ -141,6 +134,14 @@ def family_of_whole(model: transformers.PreTrainedModel) -> Family:
         embeddings=tuple(prefix + name for name in family.embeddings),
         parallel=tuple(prefix + name for name in family.parallel),
         elsewhere={prefix + name: group for name, group in family.elsewhere.items()},
+    )
+
+
+def _embedding_prefixes(model: nn.Module) -> tuple[str, ...]:
+    return tuple(
+        f"{path}."
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Embedding) or _EMBEDDING_LIKE.search(path)
     )
 
 

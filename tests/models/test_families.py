@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import transformers
 from helpers.checkpoints import CHECKPOINTS
 
 from clbench.models.checkpoint import load_config, load_tokenizer
 from clbench.models.classifier import Classifier, build_classifier
-from clbench.models.families import usable_length
+from clbench.models.families import family_of_whole, usable_length
+from clbench.models.groups import layer_groups_of
 
 Get = Callable[..., Path]
 
@@ -57,6 +59,26 @@ def test_parameters_outside_the_layers_have_a_group(
     groups = build(checkpoint(kind)).layer_groups()
     assert f"backbone.{embeddings}" in groups[0].parameters
     assert head is None or f"backbone.{head}" in groups[-1].parameters
+
+
+@pytest.mark.parametrize("kind", ["bart", "mbart", "pegasus", "t5"])
+def test_both_sides_of_an_encoder_decoder_have_embeddings(kind: str) -> None:
+    size: dict[str, int] = {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "encoder_layers": 2}
+    size |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_layers": 2}
+    if kind == "t5":
+        size = {"d_ff": 8, "d_kv": 4, "num_layers": 2, "num_heads": 2}
+    config = transformers.AutoConfig.for_model(kind, vocab_size=40, d_model=8, **size)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config)
+    groups = {g.name: g.parameters for g in layer_groups_of(model, family_of_whole(model), "")}
+    assert [*groups] == ["embeddings", "layer.0", "layer.1", "head"]
+    tables = ["shared", "embed_positions", "layernorm_embedding"]
+    expected = [
+        name
+        for name, _ in model.named_parameters()
+        if any(part in tables for part in name.split("."))
+    ]
+    assert list(groups["embeddings"]) == expected
+    assert {name.split(".")[-2] for name in groups["head"]} <= {"layer_norm", "final_layer_norm"}
 
 
 def test_the_convolution_of_deberta_belongs_to_its_first_layer(checkpoint: Get) -> None:
