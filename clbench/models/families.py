@@ -22,6 +22,11 @@ ELSEWHERE = {
     }
 }
 """Groups of parameters that their names do not tell, by ``model_type`` and prefix."""
+FROM_PADDING = {
+    *("camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm"),
+    *("mpnet", "xmod"),
+}
+"""Types besides RoBERTa's that count positions from the number of the padding token on."""
 _EMBEDDING_LIKE = re.compile(
     r"(^|[._])(w[tp]e|embed\w*|\w*embeddings?|relative_attention_bias)([._]|$)"
 )
@@ -158,8 +163,7 @@ def usable_length(config: transformers.PreTrainedConfig) -> int | None:
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:
         return None
-    kind = config.model_type
-    if "roberta" in kind or kind in {"camembert", "data2vec-text", "esm", "longformer", "mpnet"}:
+    if "roberta" in config.model_type or config.model_type in FROM_PADDING:
         return positions - int(config.pad_token_id or 0) - 1
     return positions
 

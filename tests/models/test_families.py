@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 from helpers.checkpoints import CHECKPOINTS
 
@@ -106,3 +107,20 @@ def test_rows_of_the_usable_length_fit_the_position_table(
     )
     assert row["input_ids"].shape == (1, length)
     assert build(Path(folder)).features(row).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["ibert", "lilt", "luke", "markuplm", "xmod"])
+def test_positions_that_start_after_the_padding_number_are_not_usable(kind: str) -> None:
+    sizes = {"hidden_size": 24, "intermediate_size": 8, "vocab_size": 40, "num_hidden_layers": 1}
+    if kind == "luke":
+        sizes |= {"entity_vocab_size": 5, "entity_emb_size": 8}
+    config = transformers.AutoConfig.for_model(
+        kind, num_attention_heads=2, max_position_embeddings=34, pad_token_id=1, **sizes
+    )
+    model = transformers.AutoModel.from_config(config).eval()
+    if kind == "xmod":
+        model.set_default_language(config.languages[0])
+    assert usable_length(config) == 32
+    assert model(torch.full((1, 32), 5)).last_hidden_state.isfinite().all()
+    with pytest.raises((IndexError, RuntimeError), match="out of"):
+        model(torch.full((1, 33), 5))
