@@ -1,13 +1,14 @@
 """The state of a run, and those who follow its progress."""
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clbench.core.errors import RunFolderError, SettingsError, count
-from clbench.core.files import as_folder_error
+from clbench.core.files import as_folder_error, check_folder
 from clbench.results.cell import CellResult
 from clbench.results.reading import table_order
 from clbench.results.resume import conflicts
@@ -136,12 +137,15 @@ class TensorBoard(Listener):
 
     Each cell is a TensorBoard run ``FOLDER/KEY`` with ``stage1/loss``, ``stage1/lr``,
     ``stage1/score of TASK`` and so on over the steps of a stage. When the cell finishes, the
-    method's own curves and the final scores, such as ``final/p_o``, are added.
+    method's own curves and the final scores, such as ``final/p_o``, are added. If writing fails
+    during the run, a note says so, and the run goes on without logs.
 
     Raises
     ------
     SettingsError
         If the package tensorboard is not installed.
+    RunFolderError
+        If the folder cannot be written.
     """
 
     def __init__(self, listener: Listener, folder: Path) -> None:
@@ -152,10 +156,12 @@ class TensorBoard(Listener):
                 "--tensorboard: the package tensorboard is not installed. Run "
                 "pip install 'clbench[tensorboard]'."
             ) from error
+        check_folder(folder)
         self._make = SummaryWriter
         self._listener = listener
         self._folder = folder
         self._writers: dict[str, tuple[Any, set[tuple[str, int]]]] = {}
+        self._failed = False
         self.started = listener.started  # type: ignore[method-assign]
         self.cell_started = listener.cell_started  # type: ignore[method-assign]
         self.progress = listener.progress  # type: ignore[method-assign]
@@ -163,13 +169,32 @@ class TensorBoard(Listener):
 
     def point(self, cell: Cell, stage: int, step: int, values: Mapping[str, float]) -> None:
         """Write the point."""
-        for name, value in values.items():
-            self._write(cell.key, f"stage{stage}/{name}", step, value)
-        self._writers[cell.key][0].flush()
+        with self._until_it_fails(cell.key):
+            for name, value in values.items():
+                self._write(cell.key, f"stage{stage}/{name}", step, value)
+            if cell.key in self._writers:
+                self._writers[cell.key][0].flush()
         self._listener.point(cell, stage, step, values)
 
     def cell_finished(self, result: CellResult) -> None:
         """Write the points and curves that are not written yet, and the final scores."""
+        with self._until_it_fails(result.key):
+            self._write_result(result)
+            if result.key in self._writers:
+                self._writers.pop(result.key)[0].close()
+        self._listener.cell_finished(result)
+
+    @contextmanager
+    def _until_it_fails(self, key: str) -> Iterator[None]:
+        try:
+            with as_folder_error(self._folder / key):
+                yield
+        except RunFolderError as error:
+            self._failed = True
+            self._writers.clear()
+            self._listener.note(f"No more TensorBoard logs: {error}")
+
+    def _write_result(self, result: CellResult) -> None:
         for number, stage in enumerate(result.stages, 1):
             scores = stage.curves.get("scores", {})
             curves = {f"score of {task}": stage.points("scores", task) for task in scores}
@@ -182,17 +207,15 @@ class TensorBoard(Listener):
         for name, score in result.scores.items():
             if score is not None:
                 self._write(result.key, f"final/{name}", 0, score)
-        if result.key in self._writers:
-            self._writers.pop(result.key)[0].close()
-        self._listener.cell_finished(result)
 
     def _write(self, key: str, tag: str, step: int, value: float) -> None:
+        if self._failed:
+            return
         if key not in self._writers:
             folder = self._folder / key
-            with as_folder_error(folder):
-                if folder.is_dir():
-                    shutil.rmtree(folder)  # from an earlier run of the cell
-                folder.mkdir(parents=True)
+            if folder.is_dir():
+                shutil.rmtree(folder)  # from an earlier run of the cell
+            folder.mkdir(parents=True)
             self._writers[key] = self._make(str(folder)), set()
         writer, written = self._writers[key]
         if (tag, step) not in written:

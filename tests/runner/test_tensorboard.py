@@ -11,7 +11,7 @@ from helpers.workspace import Steps, Workspace
 
 import clbench
 from clbench import api
-from clbench.core.errors import SettingsError
+from clbench.core.errors import RunFolderError, SettingsError
 from clbench.runner.run_state import RunState, TensorBoard, read_run_state
 
 tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -76,6 +76,24 @@ def test_a_cell_that_is_run_again_begins_its_logs_anew(world: Workspace) -> None
     (folder / key / "old").write_text("x")
     api.execute(planned(world), listener=TensorBoard(Steps(), folder))
     assert not (folder / key / "old").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").write_text("x")
+    with pytest.raises(RunFolderError, match="tensorboard cannot be written: "):
+        TensorBoard(Steps(), tmp_path / "tensorboard")
+
+
+def test_a_run_goes_on_without_logs_that_cannot_be_written(world: Workspace) -> None:
+    folder = world.folder / "out" / "tensorboard"
+    folder.mkdir(parents=True)
+    own = folder / planned(world).plan.cells[0].key
+    own.write_text("x")
+    steps = Steps()
+    run = api.execute(planned(world), listener=TensorBoard(steps, folder))
+    assert not run.failed, run.failed[0].reason
+    (note,) = (note for note in steps.notes if "TensorBoard" in note)
+    assert note.startswith(f"No more TensorBoard logs: {own} cannot be written: File exists. ")
 
 
 def test_a_missing_package_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
