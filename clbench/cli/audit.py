@@ -124,7 +124,8 @@ def audit(
         say(*preview_lines(base, tuned, settings, options.device, requirements))
         return 0
     if logs:
-        check_needs_no_model(settings, with_texts=with_texts, dry_run=dry_run)
+        has_device = options.device != RunOptions().device
+        check_needs_no_model(settings, device=has_device, with_texts=with_texts, dry_run=dry_run)
         from clbench.audit.logs.audit import audit_logs
 
         with working("reading logs") as tell:

@@ -163,6 +163,8 @@ def listing(
 ) -> int:
     """List suites, scenarios, methods, tasks and other names."""
     choice("list", kind, list(KINDS))
+    if suite is not None and kind not in ("scenarios", "tasks"):
+        raise ArgumentError("list: --suite goes with scenarios or tasks. Leave it out.")
     load_plugins(options.plugins)
     if method is not None:
         if kind != "methods":

@@ -183,7 +183,7 @@ def test_different_scales_are_refused(tmp_path: Path) -> None:
     assert "different scales: 0 to 1 in" in refused(*both)
 
 
-@pytest.mark.parametrize("option", [["--rephrase", "2"], ["--with-texts"]])
+@pytest.mark.parametrize("option", [["--rephrase", "2"], ["--with-texts"], ["--device", "cpu"]])
 def test_options_of_models_are_refused(
     option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,13 @@ def test_scenarios_and_tasks_of_one_suite(
     ]
 
 
+@pytest.mark.parametrize("words", [["metrics"], ["suites"], ["methods"], ["methods", "vanilla"]])
+def test_a_suite_that_would_be_ignored_is_refused(clbench: Call, words: list[str]) -> None:
+    code, out, error = clbench("list", *words, "--suite", "quick")
+    assert (code, out) == (2, "")
+    assert "list: --suite goes with scenarios or tasks. Leave it out." in error
+
+
 def test_scenarios_are_listed_suite_by_suite(clbench: Call) -> None:
     lines = clbench("list", "scenarios")[1].splitlines()
     suites = [line.split()[0] for line in lines if not line.startswith(" ")]
