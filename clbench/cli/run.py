@@ -207,6 +207,7 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     Usually right within a factor of `GUESS`.
     """
     from clbench.runner.cell_stages import stage_groups
+    from clbench.training.device import resolve_device
 
     protocol, suite = plan.protocol, plan.suite
     sizes: dict[str, tuple[int, float, float]] = {}  # training rows, their length, scored tokens
@@ -240,7 +241,9 @@ def from_sizes(plan: Plan, pending: Sequence[Cell]) -> Estimate:
     folder = local_folder(protocol.model, protocol.revision)
     parameters = count_parameters(weight_files(folder, protocol.model))
     operations = (6.0 * tokens + 2.0 * scored) * parameters
-    gpu = plan.device not in ("auto", "cpu")
+    # A named device may be that of another machine.
+    device = str(resolve_device()) if plan.device == "auto" else plan.device
+    gpu = device != "cpu"
     machine = "one GPU" if gpu else "a few CPU cores"
     return Estimate(
         operations / (GPU_SPEED if gpu else CPU_SPEED) + CELL_SECONDS * len(pending),

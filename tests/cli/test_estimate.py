@@ -102,6 +102,20 @@ def test_a_guess_counts_a_shared_stage_once() -> None:
     assert 1.2 * first < both < 1.9 * first
 
 
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda:1"])
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_a_guess_is_for_the_device_of_the_run(
+    device: str, has_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    options = RunOptions(methods=["vanilla"], seeds=[0], references=False, device=device)
+    plan = make_plan(read_suite("quick"), options)
+    on_gpu = device == "cuda:1" or (device == "auto" and has_gpu)
+    machine = "one GPU" if on_gpu else "a few CPU cores"
+    assert f"for {machine};" in str(from_sizes(plan, plan.cells[:1]))
+
+
 def test_a_guess_counts_the_scoring_of_all_tasks_so_far() -> None:
     options = RunOptions(methods=["vanilla"], seeds=[0], references=False)
     plan = make_plan(read_suite("sequence-tiny"), options)
