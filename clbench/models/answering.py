@@ -57,11 +57,6 @@ class AnsweringModel(TaskModel):
         self._scorer = AnswerScorer(model, pad_id=pad_id, mean=answer_score == "mean")
         self._pad_id = pad_id
 
-    @property
-    def body(self) -> transformers.PreTrainedModel:
-        """The model without its language-model head."""
-        return self.backbone.base_model
-
     def forward(
         self, inputs: dict[str, Tensor], head: str, inputs_embeds: Tensor | None = None
     ) -> Tensor:
@@ -84,7 +79,8 @@ class AnsweringModel(TaskModel):
             encoder: Any = self.backbone.get_encoder()
             hidden: Tensor = encoder(**arguments).last_hidden_state
         else:
-            hidden = self.body(**arguments, **self.family.options).last_hidden_state
+            body = self.backbone.base_model
+            hidden = body(**arguments, **self.family.options).last_hidden_state
         if "predict" not in inputs:
             return last_token(hidden, inputs["attention_mask"])
         return hidden[torch.arange(len(hidden), device=hidden.device), inputs["predict"][:, 0]]

@@ -187,7 +187,7 @@ class CellStages:
 def _template_of(task: Task) -> dict[str, Any]:
     template = task.template or Template.default(task.is_pair)
     answers = [template.answer(label) for label in task.labels]
-    return {**template.to_json(), "answers": answers, "labels": list(task.labels)}
+    return {"prompt": template.prompt, "answers": answers, "labels": list(task.labels)}
 
 
 def vanilla_stages(method: Method, stages: int) -> int:

@@ -28,14 +28,13 @@ from clbench.tasks.registry import TASKS
 class Plugin:
     """An imported plug-in file.
 
-    It has an absolute `path`, the name of its `module` (the same whenever that path is loaded),
-    the `digest` of its bytes, and the names that it registers: ``{"method": ["l2-start"], …}``.
+    It has an absolute `path`, the name of its `module` (the same whenever that path is loaded), and
+    the `digest` of its bytes.
     """
 
     path: Path
     module: str
     digest: str
-    registers: dict[str, list[str]]
 
 
 def registries() -> tuple[Registry[Any], ...]:
@@ -79,14 +78,13 @@ def load_content(file: Path, content: bytes) -> Plugin:
     name = f"clbench_plugin_{stem}_{digest(str(file))[:8]}"
     if getattr(sys.modules.get(name), "__clbench_digest__", None) != new:
         _execute(file, name, content)
-    registers: dict[str, list[str]] = sys.modules[name].__dict__["__clbench_registers__"]
-    if not registers:
+    if not sys.modules[name].__dict__["__clbench_registers__"]:
         kinds = ", ".join(registry.kind for registry in registries())
         raise errors.PluginError(
             f"plug-in {errors.display_path(file)}: registers nothing. Register one of {kinds}, for "
             "instance by decorating a class with @clbench.method('name')."
         )
-    return Plugin(file, name, new, registers)
+    return Plugin(file, name, new)
 
 
 def source_digest(reference: str) -> str | None:
@@ -109,7 +107,7 @@ def source_digest(reference: str) -> str | None:
 
 
 def _execute(file: Path, name: str, content: bytes) -> None:
-    """Run the file as a module, and store its digest and what it registers in the module."""
+    """Run the file as a module, and store its digest and whether it registers anything in it."""
     import torch  # noqa: F401 - so that its state before the import is known
 
     module, state = ModuleType(name), GlobalState(without=[WARNINGS])
@@ -132,13 +130,12 @@ def _execute(file: Path, name: str, content: bytes) -> None:
         ) from error
     finally:
         state.restore()
-    registers: dict[str, list[str]] = {}
-    for registry in registries():
-        for entry in registry:
-            # New, or registered by an earlier import of the module.
-            if entry not in existing[registry.kind] or registry.where(entry).startswith(f"{name}:"):
-                registers.setdefault(registry.kind, []).append(entry)
-    module.__dict__["__clbench_registers__"] = registers
+    module.__dict__["__clbench_registers__"] = any(
+        # New, or registered by an earlier import of the module.
+        entry not in existing[registry.kind] or registry.where(entry).startswith(f"{name}:")
+        for registry in registries()
+        for entry in registry
+    )
 
 
 def _line(file: Path, error: BaseException) -> str:

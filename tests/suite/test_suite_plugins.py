@@ -39,7 +39,7 @@ def test_a_plugin_registers_and_may_be_loaded_again() -> None:
 
     Path("own.py").write_text(METHOD.format(name="plug-a", strength=0.5))
     first = load_plugin("own.py")
-    assert first.registers == {"method": ["plug-a"]}
+    assert METHODS.where("plug-a") == f"{first.module}:Own"
     assert METHODS.get("plug-a")().strength == 0.5
     assert source_digest(METHODS.where("plug-a")) == first.digest
     assert load_plugins(["own.py", Path("own.py").resolve()]) == (first,)
@@ -58,12 +58,15 @@ def test_an_edited_plugin_is_loaded_again() -> None:
 
 
 def test_two_plugins_of_one_file_name(tmp_path: Path) -> None:
+    from clbench.methods.base import METHODS
+
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "own.py").write_text(METHOD.format(name=f"plug-{folder}", strength=1))
     first, second = load_plugins(["one/own.py", "two/own.py"])
     assert first.module != second.module
-    assert second.registers == {"method": ["plug-two"]}
+    where = [METHODS.where(name) for name in ("plug-one", "plug-two")]
+    assert where == [f"{first.module}:Own", f"{second.module}:Own"]
 
 
 def test_future_imports_of_clbench_do_not_leak_into_plugins() -> None:
