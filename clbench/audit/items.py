@@ -257,13 +257,16 @@ def class_order(model: AuditedModel, items: Items, *, generic: bool = True) -> l
 def classify(model: AuditedModel, items: Items, order: Sequence[int], device: torch.device) -> Ints:
     """Return the class that a model's own head predicts for each row, shape (n,)."""
     encoded = encoding.encode(items.rows, model.tokenizer, length_of(model))
-    network = model.model.to(device)
-    logits = map_rows(
-        lambda inputs: network(**inputs).logits[:, list(order)],
-        encoded,
-        int(model.tokenizer.pad_token_id),
-        device,
-    )
+    network, pad = model.model.to(device), int(model.tokenizer.pad_token_id)
+    config = network.config.get_text_config()
+    own = config.pad_token_id
+    config.pad_token_id = pad if own is None else own  # decoders find the last token by it
+    try:
+        logits = map_rows(
+            lambda inputs: network(**inputs).logits[:, list(order)], encoded, pad, device
+        )
+    finally:
+        config.pad_token_id = own
     return np.asarray(finite(logits, model).argmax(1), np.int64)
 
 
