@@ -100,9 +100,12 @@ def write_audit(
 def write_mended(mended: "Mended", model: "AuditedModel", out: Path) -> None:
     """Write ``mend.json`` and the front into a folder; and the model, if it beats the tuned one.
 
-    The model, or the scaled adapter, is written as safetensors with its tokenizer and a card that
-    says how it was made, and read again. Raises a RunFolderError if something cannot be written.
+    The model, or the scaled adapter, is written as safetensors with the tokenizer of its source and
+    a card that says how it was made, and read again. Raises a RunFolderError if something cannot be
+    written.
     """
+    from transformers import AutoTokenizer
+
     from clbench.audit.models import digest_of, load_base
     from clbench.audit.weights import TUNED
     from clbench.models.checkpoint import quiet
@@ -114,7 +117,9 @@ def write_mended(mended: "Mended", model: "AuditedModel", out: Path) -> None:
     write_atomically(out / "README.md", card(mended))
     with as_folder_error(out), quiet():
         try:
-            model.tokenizer.save_pretrained(str(out))
+            AutoTokenizer.from_pretrained(  # model.tokenizer may add a start token
+                model.tokenizer.name_or_path, trust_remote_code=False, local_files_only=True
+            ).save_pretrained(str(out))
             if mended.write_adapter is not None:
                 mended.write_adapter(out)
                 return

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.audits import items_of
-from helpers.checkpoints import as_download
+from helpers.checkpoints import as_download, without_padding
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from clbench.audit.audit import audit
@@ -87,6 +87,7 @@ def test_adapters_of_decoders_answer(tmp_path: Path) -> None:
 
 def test_a_decoder_that_classifies_needs_no_padding_token_of_its_own(tmp_path: Path) -> None:
     base = load_base(without_padding(tmp_path / "base"))
+    torch.manual_seed(0)  # of the head
     model = AutoModelForSequenceClassification.from_pretrained(base.name, num_labels=2)
     options = {"task_type": "SEQ_CLS", "target_modules": ["q_proj"]}
     merged = load_tuned(save_adapter(tmp_path / "adapter", model, **options), base)
@@ -99,16 +100,6 @@ def test_a_decoder_that_classifies_needs_no_padding_token_of_its_own(tmp_path: P
     assert 0 < sum(alone) < 60
     assert predict(merged, items, "behaviour", torch.device("cpu")).tolist() == alone
     assert merged.computation == before
-
-
-def without_padding(folder: Path) -> str:
-    """Save the built-in decoder without a padding token, as GPT-2 and Llama come."""
-    shutil.copytree(TINY_GPT, folder)
-    for name in ("config.json", "tokenizer_config.json"):
-        values = json.loads((folder / name).read_text())
-        kept = {key: value for key, value in values.items() if not key.startswith("pad_token")}
-        (folder / name).write_text(json.dumps(kept))
-    return str(folder)
 
 
 def test_adapters_of_another_base_are_refused(adapter: str, copy: Any, tmp_path: Path) -> None:

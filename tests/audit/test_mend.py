@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel
+from helpers.checkpoints import without_padding
+from transformers import AutoModel, AutoTokenizer
 
 from clbench.audit.changes import Flips, judge
 from clbench.audit.items import Items, load_items
 from clbench.audit.mend import Mended, Point, losses, mend
 from clbench.audit.models import load_base, load_tuned
-from clbench.audit.weights import DEPTHS, TUNED, Mixer, Mixture
+from clbench.audit.page import write_mended
+from clbench.audit.weights import BASE, DEPTHS, TUNED, Mixer, Mixture
 from clbench.cli.app import main
 from clbench.core.errors import ClbenchError
 from clbench.core.files import whole_folder
@@ -238,6 +240,19 @@ def test_the_front_holds_the_points_that_none_beats() -> None:
     points = tuple(Point(Mixture(alpha), kept, learned) for alpha, kept, learned in scores)
     mended = Mended("b", "t", ("k",), "l", points, TUNED, {}, {}, {}, {})
     assert [point.mixture.alpha for point in mended.front] == [0, 0.5, 1]
+
+
+def test_a_mended_model_has_the_tokenizer_of_its_source(tmp_path: Path) -> None:
+    source = without_padding(tmp_path / "source")
+    points = tuple(Point(each, 0.5, 0.5) for each in (BASE, TUNED, Mixture(0.5)))
+    mended = Mended("b", "t", ("k",), "l", points, Mixture(0.5), {}, {}, {}, {})
+    (tmp_path / "out").mkdir()
+    write_mended(mended, load_base(source), tmp_path / "out")
+    own, written = map(AutoTokenizer.from_pretrained, (source, str(tmp_path / "out")))
+    assert written("a good film").input_ids == own("a good film").input_ids
+    assert written.pad_token is own.pad_token is None
+    for name in ("special_tokens_map", "model_input_names", "padding_side"):
+        assert getattr(written, name) == getattr(own, name)
 
 
 def test_bad_input_is_refused(copy: Copy, tmp_path: Path, capsys: Any) -> None:

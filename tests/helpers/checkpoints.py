@@ -5,6 +5,7 @@ A backbone has a tokenizer of sixteen words, a generator one of bytes.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ import pytest
 import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+from clbench.models.locate import TINY_GPT
 
 WORDS = [
     "the", "a", "film", "plot", "was", "is", "good", "bad",
@@ -215,6 +218,16 @@ def save_generator(name: str, folder: Path, **tokenizer: bool) -> Path:
     make_generator(name).save_pretrained(folder)
     make_tokenizer(**tokenizer).save_pretrained(folder)
     return folder
+
+
+def without_padding(folder: Path) -> str:
+    """Save the built-in decoder without a padding token, as GPT-2 and Llama come."""
+    shutil.copytree(TINY_GPT, folder)
+    for name in ("config.json", "tokenizer_config.json"):
+        values = json.loads((folder / name).read_text())
+        kept = {key: value for key, value in values.items() if not key.startswith("pad_token")}
+        (folder / name).write_text(json.dumps(kept))
+    return str(folder)
 
 
 def as_download(original: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
