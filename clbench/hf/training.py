@@ -19,9 +19,11 @@ def audited(model: Any, tokenizer: Any) -> AuditedModel:
         raise ModelError(
             "ForgettingCallback: the Trainer has no tokenizer. Give it as processing_class."
         )
-    if tokenizer.pad_token_id is None:
+    if tokenizer.pad_token_id is None or tokenizer.padding_side != "right":
         tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.padding_side = "right"  # as in audits: no text starts at a later position
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
     head: HeadKind | None = None
     if type(inner).__name__.endswith("ForSequenceClassification"):
         head = "classes"
