@@ -187,7 +187,8 @@ def digest_of(model: nn.Module) -> str:
     for name, value in model.state_dict().items():
         if has_head or "pooler" not in name.split("."):
             hasher.update(name.encode())
-            hasher.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            flat = value.detach().cpu().reshape(-1)  # of no dimension, it has no view as bytes
+            hasher.update(flat.contiguous().view(torch.uint8).numpy().data)
     return hasher.hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import torch
 from helpers.audits import QUICK, add_noise, items_of, shuffle_layer
 
 from clbench.audit.audit import audit
-from clbench.audit.models import load_base, load_tuned
+from clbench.audit.models import digest_of, load_base, load_tuned
 from clbench.audit.weights import same_if_rounded
 from clbench.core.errors import ClbenchError
 from clbench.models.locate import TINY, TINY_GPT
@@ -59,6 +60,19 @@ def test_a_head_that_is_missing_is_taken_from_the_base_model(copy: Copy) -> None
     headless = copy(shuffle_layer, classes=("a", "b"))  # the same backbone under another head
     found = audit("tiny", [headless], **QUICK).models[0].comparison.language
     assert found.tuned == pytest.approx(plain.tuned, abs=1e-5)
+
+
+def test_a_digest_holds_every_weight_and_numbers_without_dimensions() -> None:
+    model = torch.nn.Linear(2, 1)
+    torch.nn.init.zeros_(model.weight)
+    torch.nn.init.ones_(model.bias)
+    whole = hashlib.blake2b(digest_size=16)
+    for name, values in (("weight", [0.0, 0.0]), ("bias", [1.0])):
+        whole.update(name.encode() + np.array(values, np.float32).tobytes())
+    assert digest_of(model) == whole.hexdigest()
+    model.register_buffer("scale", torch.tensor(2.0))
+    whole.update(b"scale" + np.float32(2.0).tobytes())
+    assert digest_of(model) == whole.hexdigest()
 
 
 def test_decoders_answer_by_likelihood() -> None:
