@@ -9,7 +9,7 @@ import numpy as np
 
 from clbench.audit.chance import Share, beyond_chance, p_above
 from clbench.audit.changes import UNCHANGED, Change, Flips, Sample, judge, mean_change
-from clbench.audit.scores import PARTS, SEPARATOR, ItemScores, Paired, Part
+from clbench.audit.scores import FALLING, PARTS, SEPARATOR, ItemScores, Paired, Part
 from clbench.results.statistics import ALPHA, Verdict, Word
 
 LANGUAGE = "language"
@@ -76,6 +76,11 @@ class MeasureChange:
         return self.part == LANGUAGE
 
     @property
+    def lower_is_better(self) -> bool:
+        """Whether `base`, `tuned` and the table's items are losses or errors."""
+        return self.part in FALLING
+
+    @property
     def base(self) -> float:
         """Mean score of the base model; its mean loss or error for language and calibration."""
         return self._mean(self.paired.base)
@@ -86,8 +91,7 @@ class MeasureChange:
         return self._mean(self.paired.tuned)
 
     def _mean(self, scores: Any) -> float:
-        sign = -1.0 if self.part in (LANGUAGE, "calibration") else 1.0
-        return sign * float(scores.mean())
+        return (-1.0 if self.lower_is_better else 1.0) * float(scores.mean())
 
     @cached_property
     def flips(self) -> Flips | None:
@@ -166,7 +170,8 @@ class MeasureChange:
     def item_table(self, with_texts: bool) -> dict[str, Any]:
         """Return every item as lists of plain values; scores have the sign of `base`."""
         measure, pair = self.measure, self.paired
-        kind, sign = np.int64 if pair.is_binary else np.float64, -1 if self.is_loss else 1
+        kind = np.int64 if pair.is_binary else np.float64
+        sign = -1 if self.lower_is_better else 1
         what = {"task": self.task, "part": self.part, "metric": measure.metric}
         table = {
             **what,
@@ -326,7 +331,7 @@ def flipped(base: ItemScores, tuned: ItemScores, pair: Paired) -> Iterator[Flipp
 
 def has_nothing(measure: ItemScores, paired: Paired) -> bool:
     """Whether the base model gets no item right, and so has nothing to lose."""
-    return measure.part not in (LANGUAGE, "calibration") and not paired.base.any()
+    return measure.part not in FALLING and not paired.base.any()
 
 
 def sample(measure: ItemScores, paired: Paired) -> Sample:

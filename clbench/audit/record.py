@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
-from clbench.audit.scores import PARTS, Part
+from clbench.audit.scores import FALLING, PARTS, Part
 from clbench.core.errors import DataError
 from clbench.core.files import read_file
 
+Role = Literal["base", "tuned"]
 FILE, FORMAT = "audit.json", "clbench-audit"
 SCHEMA = 2
 """Version of the file; since 2, it holds every item."""
@@ -36,8 +37,21 @@ class Measure:
 
     @property
     def is_loss(self) -> bool:
-        """Whether it is in nats, and lower is better."""
+        """Whether it is in nats."""
         return self.part == "language"
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether scores are losses or errors."""
+        return self.part in FALLING
+
+    def scores(self, role: Role) -> list[float]:
+        """Return a model's score on each item, with the sign of their mean in `numbers`.
+
+        Earlier versions wrote those of calibration with the other sign.
+        """
+        scores, mean = self.items[role], self.numbers[role]
+        return [-each for each in scores] if mean * sum(scores) < 0 else [*scores]
 
     def __str__(self) -> str:
         bounds = (round(self.numbers[key], 3) + 0.0 for key in ("difference", "low", "high"))

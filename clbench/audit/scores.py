@@ -26,6 +26,8 @@ Part = Literal[
 ]
 PARTS: tuple[Part, ...] = get_args(Part)
 """What a measure is about; what a model is used for comes first."""
+FALLING: tuple[Part, ...] = ("calibration", "language")
+"""Parts that are shown with their sign turned: losses and errors, of which lower is better."""
 Floats = np.typing.NDArray[np.float64]
 Bools = np.typing.NDArray[np.bool_]
 

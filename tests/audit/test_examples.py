@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from clbench.audit.comparison import Comparison, compare
-from clbench.audit.record import Record, measures
+from clbench.audit.record import Record, Role, measures
 from clbench.audit.scores import ItemScores
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ def audits(name: str) -> dict[str, dict[str, Any]]:
 
 def judged(model: dict[str, Any], unit: str) -> Comparison:
     """Return the comparison that a model's items give."""
-    scores: dict[str, list[ItemScores]] = {"base": [], "tuned": []}
+    scores: dict[Role, list[ItemScores]] = {"base": [], "tuned": []}
     for each in measures(model):
         table, numbers = each.items, each.numbers
         probed = table["part"] in ("features", "behaviour")
@@ -42,7 +42,7 @@ def judged(model: dict[str, Any], unit: str) -> Comparison:
                 ItemScores(
                     table["task"],
                     table["part"],
-                    (-1.0 if each.is_loss else 1.0) * np.array(table[role], float),
+                    (-1.0 if each.lower_is_better else 1.0) * np.array(each.scores(role)),
                     tuple(table["keys"]),
                     metric=table["metric"],
                     chance=numbers.get("chance"),

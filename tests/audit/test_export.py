@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 from helpers.audits import TEXT, comparison, make_audit, write
 
+from clbench.audit.comparison import compare
 from clbench.audit.export import EXPORTS, write_export
 from clbench.audit.page import headline, write_audit
+from clbench.audit.result import ModelAudit
+from clbench.audit.scores import ItemScores
 from clbench.cli.app import main
 from clbench.core.errors import RunFolderError
 from clbench.core.files import folders
@@ -90,6 +95,35 @@ def test_the_paired_difference_is_a_further_result(full: Path, tmp_path: Path) -
     assert own["source_data"]["hf_repo"] == "nyu-mll/glue"
     loss = changes["language/language/loss/change"]
     assert loss["score_details"]["score"] == pytest.approx(-1.025)
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["now", "in files of earlier versions"])
+def test_calibration_is_an_error_of_which_lower_is_better(sign: int, tmp_path: Path) -> None:
+    errors = {"base": [0.2, 0.5, 0.9, 0.4], "tuned": [0.6, 0.5, 1.2, 0.5]}
+    base, tuned = (
+        ItemScores("ranked answers", "calibration", -np.array(each), (*"abcd",), "Brier score")
+        for each in errors.values()
+    )
+    models = (ModelAudit("sst2", compare([base], [tuned], 0.02)),)
+    write_audit(replace(make_audit("sst2"), models=models), tmp_path, ())
+    content = json.loads((tmp_path / "audit.json").read_text("utf-8"))
+    (items,) = content["models"][0]["items"]
+    assert {role: items[role] for role in errors} == errors
+    items |= {role: [sign * each for each in values] for role, values in errors.items()}
+    (tmp_path / "audit.json").write_text(json.dumps(content), "utf-8")
+    for (record, rows), (role, values) in zip(
+        evidence(tmp_path, tmp_path / "out"), errors.items(), strict=True
+    ):
+        assert [row["evaluation"]["score"] for row in rows] == values
+        mean, *changes = record["evaluation_results"]
+        assert mean["metric_config"]["lower_is_better"]
+        assert mean["score_details"]["score"] == pytest.approx(sum(values) / 4)
+        assert len(changes) == (role == "tuned")
+    assert changes[0]["score_details"]["score"] == pytest.approx(-0.2)
+    text = "base minus tuned, on the same items; below 0 is worse"
+    assert changes[0]["metric_config"]["evaluation_description"] == text
+    (summary,) = write_export(tmp_path, "github", tmp_path / "summary")
+    assert "for losses and calibration, base minus tuned." in summary.read_text("utf-8")
 
 
 def test_withheld_texts_leave_digests(plain: Path, tmp_path: Path) -> None:

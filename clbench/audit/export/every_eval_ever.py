@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from clbench.audit.record import Measure, Record, measures
+from clbench.audit.record import Measure, Record, Role, measures
 from clbench.audit.scores import SEPARATOR
 from clbench.core.files import folders
 
@@ -43,7 +43,7 @@ def _files(
     content: Json, name: str, own_id: str, changes: Sequence[Measure], base: str | None = None
 ) -> Iterator[tuple[str, str]]:
     """Yield the record of a model and its items; `base` is the base model's id, if it is tuned."""
-    role = "base" if base is None else "tuned"
+    role: Role = "base" if base is None else "tuned"
     number = uuid.UUID(_sha256(json.dumps([content.get("identity"), name]))[:32], version=4)
     path = f"data/{PLACE}/{own_id}/{number}"
     own = {"schema_version": VERSION, "evaluation_id": f"{PLACE}/{own_id}/{number}"}
@@ -84,8 +84,8 @@ def _files(
     yield f"{path}.json", json.dumps(record, indent=1, allow_nan=False) + "\n"
 
 
-def _items(each: Measure, role: str) -> Iterator[Json]:
-    keys, scores = each.items["keys"], each.items[role]
+def _items(each: Measure, role: Role) -> Iterator[Json]:
+    keys, scores = each.items["keys"], each.scores(role)
     inputs = each.items.get("inputs") or [f"withheld, digest {key}" for key in keys]
     answers = each.items.get("answers") or [None] * len(keys)
     for key, text, answer, score in zip(keys, inputs, answers, scores, strict=True):
@@ -99,7 +99,7 @@ def _items(each: Measure, role: str) -> Iterator[Json]:
             "sample_hash": _sha256(json.dumps(given, sort_keys=True, separators=(",", ":"))),
             "input": given,
             "output": {"raw": []},
-            "evaluation": {"score": score, "is_correct": score == 1 and not each.is_loss},
+            "evaluation": {"score": score, "is_correct": score == 1 and not each.lower_is_better},
         }
 
 
@@ -114,10 +114,10 @@ def _result(each: Measure, what: str, base: str = "") -> Json:
     is_share = numbers.get("flips_lost") is not None
     low, high = (0, 1) if is_share else (0 if each.is_loss else "-Infinity", "Infinity")
     suffix, details = "", {"score": numbers.get(what)}
-    metric: Json = {"metric_id": name, "lower_is_better": each.is_loss}
+    metric: Json = {"metric_id": name, "lower_is_better": each.lower_is_better}
     if what == "change":
         suffix, low = "/change", -1 if is_share else "-Infinity"
-        order = "base minus tuned" if each.is_loss else "tuned minus base"
+        order = "base minus tuned" if each.lower_is_better else "tuned minus base"
         metric = {
             "metric_id": f"{name}-change",
             "lower_is_better": False,

@@ -63,8 +63,8 @@ def table(content: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[str]
                 *(*flips, len(each.items["keys"]), f"{numbers['verdict']}{blind}"),
             )
             yield f"| {' | '.join(map(str, cells))} |"
-    yield from ("", "- Changes are tuned minus base, and base minus tuned for losses: below 0 is")
-    yield "  worse. Their intervals hold jointly at 95 %. *kept*: the interval lies within"
-    yield f"  ±{content['settings']['margin']:g}; *forgot* and *gained*: it does not, and excludes"
-    yield "  0; *unclear*: neither. *lost* and *gained* items are right in one model only."
+    yield from ("", "- Changes are tuned minus base; for losses and calibration, base minus tuned.")
+    yield "  Below 0 is worse. Their intervals hold jointly at 95 %. *kept*: the interval lies"
+    yield f"  within ±{content['settings']['margin']:g}; *forgot* and *gained*: it does not, and"
+    yield "  excludes 0; *unclear*: neither. *lost* and *gained* items are right in one model only."
     yield from (f"- {escaped(note)}" for note in (*content["notes"], *model["notes"]))
