@@ -34,6 +34,11 @@ from clbench.core.errors import did_you_mean, format_value, printable, quote_key
 from clbench.suite.read import raise_errors, read_toml
 
 RULES = ("not_worse_by", "better_by", "at_least")
+NOT_SCORES = {
+    LANGUAGE: "a loss has no score; use not_worse_by, in nats",
+    "calibration": "an error has no score; use not_worse_by, in Brier's score",
+}
+"""Axes of which lower is better, and what to do."""
 Word = Literal["pass", "fail", "not enough evidence"]
 CODES: dict[Word, int] = {"fail": 1, "not enough evidence": 3, "pass": 0}
 """Exit codes, the worst decision first."""
@@ -188,8 +193,8 @@ def read_gate(path: Path) -> Gate:
             where, most = f"[{quote_key(name)}] {quote_key(rule)}", 1 if rule == "at_least" else 100
             if rule not in RULES:
                 problems.append(f"{where}: unknown key.{did_you_mean(rule, RULES)}")
-            elif name == LANGUAGE and rule == "at_least":
-                problems.append(f"{where}: a loss has no score; use not_worse_by, in nats")
+            elif name in NOT_SCORES and rule == "at_least":
+                problems.append(f"{where}: {NOT_SCORES[name]}")
             elif type(value) not in (int, float) or not 0 <= value <= most:
                 got = format_value(value)
                 problems.append(f"{where}: must be a number from 0 to {most}, got {got}")

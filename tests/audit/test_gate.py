@@ -76,6 +76,7 @@ def test_a_file_says_what_must_hold(tmp_path: Path) -> None:
         ("[mine]\n", "mine: must be a table with not_worse_by or better_by or at_least"),
         ("mine = 0.02\n", "line 1, column 1: mine: must be a table with not_worse_by"),
         ("[language]\nat_least = 0.9\n", "a loss has no score; use not_worse_by"),
+        ("[calibration]\nat_least = 0.9\n", "an error has no score; use not_worse_by"),
         ("# nothing\n", "has no requirement; clbench audit --gate-template prints some"),
         ('["a/c"]\nbetter_by = 0.1\n', 'line 1, column 1: ["a/c"]: is neither an axis nor'),
         ("[knowlege]\nbetter_by = 0.1\n", "of this audit. Did you mean 'knowledge'?"),
