@@ -58,6 +58,22 @@ def test_metrics_that_do_not_decide_are_exploratory(tmp_path: Path) -> None:
     assert "1 further metric in the page's table: exploratory, each judged alone." in model.notes
 
 
+@pytest.mark.parametrize("last", [0, 1], ids=["no item", "one item"])
+def test_further_metrics_of_too_few_common_items_are_left_out(last: int, tmp_path: Path) -> None:
+    for name, scored in (("base", {0, 1, 2}), ("tuned", {2 + (not last), 5})):
+        rows = [
+            {"task": "mine", "item": i, "correct": hit, "score": 0.5 if i in scored else None}
+            for i, hit in enumerate(BASE)
+        ]
+        lines(tmp_path / f"{name}.jsonl", rows)
+    found = audit_logs(str(tmp_path / "base.jsonl"), [str(tmp_path / "tuned.jsonl")])
+    (model,) = found.models
+    assert [each.measure.metric for each in model.comparison.changes] == ["accuracy"]
+    assert model.comparison.exploratory == ()
+    assert "mine: no two items in common have score, so it is left out." in model.notes
+    json.dumps(found.to_json(), allow_nan=False)
+
+
 def test_the_direction_of_every_metric_counts(tmp_path: Path) -> None:
     folder = every_eval_ever(tmp_path / "log", BASE)
     about = json.loads((folder / "ab.json").read_text())

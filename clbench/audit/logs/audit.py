@@ -96,14 +96,19 @@ def _compare(
     check_same(base, tuned)
     after = {each.what: each for each in tuned.scores}
     pairs = {each.what: (each, after[each.what]) for each in base.scores if each.what in after}
+    notes = []
+    for task, part, metric in [*pairs]:
+        one, two = pairs[task, part, metric]
+        if len({*one.keys} & {*two.keys}) < 2:  # a further metric, as those that decide are checked
+            del pairs[task, part, metric]
+            notes.append(f"{task}: no two items in common have {metric}, so it is left out.")
     noise = RunNoise.of([pair for pair in pairs.values() if pair[0].primary])
     comparison = compare(
-        base.scores,
+        [one for one, _ in pairs.values()],
         tuned.scores,
         margin,
         sampled=lambda measure, paired: noise.add(sample(measure, paired), pairs[measure.what]),
     )
-    notes = []
     for each in comparison.changes:
         one, two = pair = pairs[each.measure.what]
         if left_out := len(one.inputs.keys() | two.inputs.keys()) - len(each.paired):
