@@ -58,6 +58,20 @@ def test_metrics_that_do_not_decide_are_exploratory(tmp_path: Path) -> None:
     assert "1 further metric in the page's table: exploratory, each judged alone." in model.notes
 
 
+def test_a_named_metric_of_a_table_is_correct_else_score(tmp_path: Path) -> None:
+    rows = ["task,item,metric,correct,score", "mine,1,acc,1,0.2", "mine,2,acc,0,0.3"]
+    rows += ["mine,1,f1,,0.4", "mine,2,f1,,0.5"]
+    (tmp_path / "log.csv").write_text("\n".join(rows))
+    found = read_logs(str(tmp_path / "log.csv")).scores
+    assert {s.metric: s.scores.tolist() for s in found} == {"acc": [1.0, 0.0], "f1": [0.4, 0.5]}
+    (tmp_path / "log.csv").write_text("task,item,correct,score\nmine,1,1,0.2\nmine,2,0,0.3\n")
+    found = read_logs(str(tmp_path / "log.csv")).scores
+    assert [(s.metric, s.scores.tolist(), s.primary) for s in found] == [
+        ("accuracy", [1.0, 0.0], True),
+        ("score", [0.2, 0.3], False),
+    ]
+
+
 @pytest.mark.parametrize("last", [0, 1], ids=["no item", "one item"])
 def test_further_metrics_of_too_few_common_items_are_left_out(last: int, tmp_path: Path) -> None:
     for name, scored in (("base", {0, 1, 2}), ("tuned", {2 + (not last), 5})):

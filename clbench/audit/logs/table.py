@@ -23,15 +23,20 @@ WORDS = {"true": 1.0, "false": 0.0, "": None}
 @FORMATS.register("*.jsonl")
 @FORMATS.register("*.parquet")
 def read(path: Path) -> Iterator[Entry]:
-    """Yield the rows of a table; ``metric``, ``run``, and ``input`` or ``prompt`` are optional."""
+    """Yield the rows of a table; ``metric``, ``run``, and ``input`` or ``prompt`` are optional.
+
+    A metric that is named has the value of ``correct``, else that of ``score``.
+    """
     rows = {".jsonl": formats.json_lines, ".parquet": _parquet}.get(path.suffix.lower(), _csv)
     columns: list[str] = []
     for row in rows(path):
         columns = columns or _scores(row)
         run, given = f"{path} {row.get('run', '')}", row.get("input") or row.get("prompt") or ""
-        scores = {
-            Metric(row.get("metric") or METRICS[name]): _number(row[name]) for name in columns
-        }
+        scores: dict[Metric, Any] = {}
+        for name in columns:
+            metric = Metric(row.get("metric") or METRICS[name])
+            if scores.get(metric) is None:
+                scores[metric] = _number(row[name])
         yield Entry(str(row["task"]), run, str(row["item"]), formats.digest_of(given), scores)
 
 
