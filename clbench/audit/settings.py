@@ -118,10 +118,14 @@ class AuditSettings:
 
 
 def check_change(name: str, value: float | None) -> None:
-    """Raise a SettingsError unless an option is None or a change of scores that can be judged."""
+    """Raise a SettingsError unless an option is None or from `LEAST` to below 1.
+
+    That is a change of scores that can be judged, or the rate of relearning.
+    """
     if value is not None and not LEAST <= value < 1.0:
+        usual = RATE if name == "relearn_rate" else MARGIN
         raise SettingsError(
-            f"{named(name, value)}: must be from {LEAST:g} to below 1, such as {MARGIN}."
+            f"{named(name, value)}: must be from {LEAST:g} to below 1, such as {usual:g}."
         )
 
 
