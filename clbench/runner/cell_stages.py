@@ -168,7 +168,7 @@ class CellStages:
                 "templates": [_template_of(tasks[i]) for i in stages]
                 if protocol.is_language_model
                 else None,
-                "scored": [[tasks[i].validation.digest, *tasks[i].metrics] for i in stages],
+                "scored": [[tasks[i].scored.digest, *tasks[i].metrics] for i in stages],
                 "metric_code": codes if any(codes) else None,
                 # The history holds scores of extra columns, which depend on the shift's settings.
                 "columns": recipe.get("scenario") if scorers else None,
