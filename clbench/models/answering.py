@@ -269,7 +269,8 @@ def write(
     def draw(written: Tensor, scores: Tensor) -> Tensor:
         """Leave only the first token whose cumulative probability exceeds the number."""
         assert draws is not None
-        scores = scores.double() / temperature
+        fine = torch.float32 if scores.device.type == "mps" else torch.float64  # which MPS lacks
+        scores = scores.to(fine) / temperature
         if pad_id not in stops:
             scores[:, pad_id] = -torch.inf  # no text has padding
         sums = scores.softmax(-1).cumsum(-1)
