@@ -50,10 +50,10 @@ Rotation = tuple[Tensor | None, Tensor | None]
 
 
 def rotate(values: Tensor, rotation: Rotation) -> Tensor:
-    """Return ``Uᵀ·values·V``, shape (o, i)."""
+    """Return ``Uᵀ·values·V``, shape (o, i), in the type of U and V."""
     left, right = rotation
-    values = values if left is None else left.T @ values
-    return values if right is None else values @ right
+    values = values if left is None else left.T @ values.to(left)
+    return values if right is None else values.to(right) @ right
 
 
 def rotate_back(values: Tensor, rotation: Rotation) -> Tensor:

@@ -58,6 +58,12 @@ def test_the_mask_has_the_largest_elements(shape: tuple[int, ...]) -> None:
     assert moment[mask].abs().min() > moment[~mask].abs().max()
 
 
+def test_the_mask_of_numbers_in_bf16_has_the_largest_elements() -> None:
+    moment = torch.arange(1.0, 41.0, dtype=torch.bfloat16).view(5, 8)
+    moment[::2] *= -1.0
+    assert torch.equal(largest(moment, 0.3), moment.abs() > 28.0)
+
+
 class Watched(MoFO):
     """Counts the weights of each tensor that a step moves, as a share."""
 

@@ -45,17 +45,24 @@ def test_training_changes_the_block_of_small_singular_values_only(
     assert moved == set(cell.method._weights)  # no bias, norm or embedding
 
 
-def test_gradients_are_projected(folder: Path) -> None:
-    """Of a gradient of ones, only rows and columns from 16 on remain."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_and_changes_are_projected(folder: Path, dtype: torch.dtype) -> None:
+    """Of ones, only rows and columns from 16 on remain."""
     cell = Cell(folder, OSF(preserve=0.5))
+    cell.model.to(dtype)
     set_diagonal(cell, WIDE, torch.arange(32.0, 0.0, -1.0))
     stage = cell.begin(0)
     weight = dict(cell.model.named_parameters())[WIDE]
-    weight.grad = torch.ones(48, 32)
+    weight.grad = torch.ones(48, 32, dtype=dtype)
     cell.method.edit_gradients(stage)
-    expected = torch.zeros(48, 32)
+    expected = torch.zeros(48, 32, dtype=dtype)
     expected[16:, 16:] = 1.0
     torch.testing.assert_close(weight.grad, expected)
+    before = weight.detach().clone()
+    with torch.no_grad():
+        weight += 1.0
+    cell.method.after_step(stage)
+    torch.testing.assert_close(weight.detach(), before + expected)
 
 
 def test_every_stage_decomposes_the_matrices_anew(folder: Path) -> None:

@@ -37,10 +37,14 @@ class Sum(torch.nn.Module):
         return output
 
 
-def test_the_pull_by_hand() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_pull_by_hand(dtype: torch.dtype) -> None:
     """½·10·3·s² with s = (d₁ + d₂)/√2; the other axis, (1, -1), is free."""
-    model = Sum()
-    anchor = {"layer.weight": torch.tensor([[1.0, 1.0]]), "layer.bias": torch.tensor([1.0])}
+    model = Sum().to(dtype)
+    anchor = {
+        "layer.weight": torch.tensor([[1.0, 1.0]], dtype=dtype),
+        "layer.bias": torch.tensor([1.0], dtype=dtype),
+    }
     importance = {"layer.weight": torch.tensor([[3.0, 0.0]]), "layer.bias": torch.tensor([2.0])}
     rotations = {"layer.weight": (None, DIAGONAL)}
     pull = QuadraticPull(model, anchor, importance, strength=10.0, half=True, rotations=rotations)
@@ -48,25 +52,27 @@ def test_the_pull_by_hand() -> None:
     assert pull.value().item() == pytest.approx(67.5 + 10.0)
     pull.edit_gradients()
     # 10·3·s along (1, 1)/√2 is 30·3/2 in either number.
-    torch.testing.assert_close(model.layer.weight.grad, torch.tensor([[45.0, 45.0]]))
-    torch.testing.assert_close(model.layer.bias.grad, torch.tensor([-20.0]))
+    torch.testing.assert_close(model.layer.weight.grad, torch.tensor([[45.0, 45.0]], dtype=dtype))
+    torch.testing.assert_close(model.layer.bias.grad, torch.tensor([-20.0], dtype=dtype))
 
 
 def loss(model: Any, batch: Any) -> Any:
     return model(batch["x"]).squeeze(-1).sum(-1) * batch["g"]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mode", ["empirical", "batched"])
-def test_the_fisher_along_axes_by_hand(mode: Any) -> None:
+def test_the_fisher_along_axes_by_hand(mode: Any, dtype: torch.dtype) -> None:
     """Inputs along (1, 1) with the gradient g: the other axis gets nothing.
 
     In the layer's own coordinates both numbers are alike, and EWC cannot tell that.
     """
-    x = torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]], [[-2.0, -2.0]]])
+    x = torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]], [[-2.0, -2.0]]], dtype=dtype)
     batches = [{"x": x[i : i + 1], "g": torch.tensor([g])} for i, g in enumerate((1.0, 2.0, -1.0))]
-    plain = diagonal_fisher(Sum(), batches, loss, mode)["layer.weight"]
+    model = Sum().to(dtype)
+    plain = diagonal_fisher(model, batches, loss, mode)["layer.weight"]
     rotations = {"layer.weight": (None, DIAGONAL)}
-    rotated = diagonal_fisher(Sum(), batches, loss, mode, rotations=rotations)["layer.weight"]
+    rotated = diagonal_fisher(model, batches, loss, mode, rotations=rotations)["layer.weight"]
     # g²x² is 1, 36 and 4 in either coordinate.
     torch.testing.assert_close(plain, torch.tensor([[41.0, 41.0]]) / 3)
     torch.testing.assert_close(rotated, torch.tensor([[82.0, 0.0]]) / 3)
