@@ -83,7 +83,7 @@ class Smart(Method):
 
     All passes of a step use the same dropout masks, so that differences come from the noise
     and the weights alone, and all are computed in float32: bf16 cannot represent noise of
-    the paper's size.
+    the paper's size, nor the steps of the moving average, so weights in bf16 are refused.
 
     Attributes
     ----------
@@ -119,6 +119,14 @@ class Smart(Method):
     ascents: Annotated[int, Field(gt=0, le=100)] = 1
     momentum: Momentum = 0.99
     late_momentum: Momentum = 0.999
+
+    def check_protocol(self, protocol: Protocol) -> None:
+        """Refuse weights in bf16, which round the noise and the average away."""
+        if protocol.weights == "bf16":
+            raise SettingsError(
+                "its noise and its moving average are lost in bf16. Set weights = 'float32' in "
+                "[protocol]."
+            )
 
     def before_stage(self, stage: Stage) -> None:
         """Start the moving average and the stream of noise."""

@@ -160,8 +160,9 @@ class OLora(LowRank):
     (Wang et al. 2023, section 3, where A is transposed). The rows of A_i span the inputs to which
     task i changed the response, so tasks change the responses to orthogonal inputs. All additions
     are used for every row: the method is not told the task. Those of earlier tasks are added to W,
-    which gives the same outputs up to rounding (`dropout` then spares them). In the paper, T5's
-    output layer is frozen with the rest; here the heads are trained, so a shared head can forget.
+    which gives the same outputs up to rounding (`dropout` then spares them); weights in bf16 would
+    round most of an addition away, and are refused. In the paper, T5's output layer is frozen with
+    the rest; here the heads are trained, so a shared head can forget.
     The second penalty of the authors' code, on the size of A_t and B_t, is left out. See `LowRank`
     for the other settings.
 
@@ -177,6 +178,14 @@ class OLora(LowRank):
     name = "o-lora"
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 0.5
     norm: Literal["squared", "absolute"] = "squared"
+
+    def check_protocol(self, protocol: Protocol) -> None:
+        """Refuse weights in bf16, which round what is added to them away."""
+        if protocol.weights == "bf16":
+            raise SettingsError(
+                "the additions of earlier tasks are lost in weights in bf16. Set "
+                "weights = 'float32' in [protocol]."
+            )
 
     def setup(self, context: Context) -> None:
         """Insert the additions; A_i of the earlier tasks are kept by matrix, row under row."""

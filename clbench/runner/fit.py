@@ -138,6 +138,7 @@ def smallest_change(
         protocol = worst.cell.protocol.model_copy(update=dict(changes))
         cell = replace(worst.cell, protocol=protocol, baseline=baseline)
         try:
+            baseline.build().check_protocol(protocol)
             peak = cell_memory(cell, worst.prepared, precision).peak
         except Exception:  # the method cannot take it, or the package of adapters is missing
             continue

@@ -9,7 +9,9 @@ import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, changed, weights
 
+from clbench.core.errors import SettingsError
 from clbench.methods.lora import Lora, OLora
+from clbench.training.protocol import Protocol
 
 pytest.importorskip("peft")
 QUERY = "backbone.encoder.layer.0.attention.self.query"
@@ -97,3 +99,9 @@ def test_a_large_weight_makes_tasks_orthogonal(folder: Path) -> None:
         cell.run()
         overlaps.append(overlap(cell))
     assert overlaps[1] < 0.5 * overlaps[0]
+
+
+def test_weights_in_bf16_are_refused() -> None:
+    OLora().check_protocol(Protocol(head="language-model"))
+    with pytest.raises(SettingsError, match=r"are lost in weights in bf16. Set weights = "):
+        OLora().check_protocol(Protocol(head="language-model", weights="bf16"))

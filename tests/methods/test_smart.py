@@ -12,9 +12,11 @@ import torch
 from helpers.cell import PROTOCOL, Cell
 from torch import Tensor
 
+from clbench.core.errors import SettingsError
 from clbench.methods.adversarial import Smart, divergence, move_noise
 from clbench.training.device import Precision
 from clbench.training.engine import train_stage
+from clbench.training.protocol import Protocol
 from clbench.training.stage import Stage
 
 
@@ -133,6 +135,12 @@ def test_terms_are_computed_in_float32(folder: Path) -> None:
         return cell.method.loss(stage, stage.data.batch(np.arange(4), stage.device)).detach()
 
     assert torch.equal(first("float32"), first("bf16"))
+
+
+def test_weights_in_bf16_are_refused() -> None:
+    Smart().check_protocol(Protocol(head="language-model"))
+    with pytest.raises(SettingsError, match=r"moving average are lost in bf16. Set weights = "):
+        Smart().check_protocol(Protocol(head="language-model", weights="bf16"))
 
 
 @pytest.mark.parametrize(

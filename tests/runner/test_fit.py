@@ -115,6 +115,23 @@ def test_a_change_that_the_method_cannot_take_is_passed_over(
     assert change == ("gradient_checkpointing = true", 1.0)
 
 
+def test_a_change_that_the_method_refuses_is_not_proposed(
+    cells: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def small_in_bf16(cell: Any, *arguments: Any) -> CellMemory:
+        small = cell.protocol.weights == "bf16" and cell.baseline != fit.ADAPTERS
+        return CellMemory(*(1.0, 1.0) if small else (9.0, 9.0))
+
+    monkeypatch.setattr(fit, "cell_memory", small_in_bf16)
+    cell, prepared = cells["tiny-gpt"]
+    changes = []
+    for name in ("vanilla", "smart"):
+        own = replace(cell, baseline=Baseline(name=name, method=name))
+        need = fit.Need(own, prepared, CellMemory(9.0, 9.0))
+        changes.append(fit.smallest_change([need], FLOAT32, fit.PROCESS_MB + 2))
+    assert changes == [('weights = "bf16"', 1.0), None]
+
+
 def test_adapters_alone_come_before_adapters_with_other_changes(
     cells: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
