@@ -59,7 +59,8 @@ class SI(PullingMethod):
         self._weights = stage.trainable_weights()
         self._start: Snapshot = stage.snapshot(list(self._weights))
         self._before = [weight.detach().clone() for weight in self._weights.values()]
-        self._integral = [torch.zeros_like(weight) for weight in self._before]
+        # In bfloat16, a sum would lose the terms of later steps.
+        self._integral = [torch.zeros_like(w, dtype=torch.float32) for w in self._before]
         super().before_stage(stage)
 
     def pull(self, stage: Stage) -> QuadraticPull | None:

@@ -72,6 +72,31 @@ def test_importance_and_pull_equal_a_transcription(folder: Path, clip_norm: floa
     assert any(np.abs(pull).max() > 1e-3 for _, _, pull, _ in method._steps[WATCHED[0]])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_path_integral_keeps_small_steps(folder: Path, dtype: torch.dtype) -> None:
+    """A bias that steps 1000 times by ±2⁻⁸ along a gradient of ∓1/2 ends where it began.
+
+    ω is 1000/512, and Ω = ω/ξ. In bfloat16 the sum would end at 1/2.
+    """
+    method = SI(xi=1.0)
+    cell = Cell(folder, method)
+    cell.model.to(dtype)
+    name = WATCHED[1]
+    bias = dict(cell.model.named_parameters())[name]
+    bias.data.fill_(0.5)
+    stage = cell.begin(0)
+    stage.total_steps = 1000
+    for step in range(1000):
+        stage.step = step
+        direction = -1.0 if step % 2 else 1.0
+        bias.grad = torch.full_like(bias, -0.5 * direction)
+        method.edit_gradients(stage)
+        bias.data.add_(direction * 2.0**-8)
+        method.after_step(stage)
+    expected = torch.full(bias.shape, 1000 / 512)
+    torch.testing.assert_close(method.importance[name], expected)
+
+
 def test_sensitivity_of_a_dense_head_equals_the_formula(folder: Path) -> None:
     """For f = Wh + b the gradient of ‖f‖² is 2·f·hᵀ with respect to W and 2·f to b."""
     cell = Cell(folder, MAS())
