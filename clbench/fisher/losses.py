@@ -162,10 +162,11 @@ def halved(batch: Mapping[str, Tensor]) -> TextBatch:
 
 
 def next_tokens(inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the next token of each token, shape (b, t), -100 where there is none."""
+    """Return the next token of each token, shape (b, t), -100 where either is missing."""
     ids = inputs["input_ids"]
-    real = ids.masked_fill(inputs.get("attention_mask", torch.ones_like(ids)) == 0, IGNORED)
-    return functional.pad(real[:, 1:], (0, 1), value=IGNORED)
+    real = inputs.get("attention_mask", torch.ones_like(ids)) != 0
+    labels = ids[:, 1:].masked_fill(~(real[:, :-1] & real[:, 1:]), IGNORED)
+    return functional.pad(labels, (0, 1), value=IGNORED)
 
 
 def task_loss(model: nn.Module, batch: AnyBatch) -> Outputs:
@@ -339,7 +340,7 @@ def text_batches(
     masking: Masking | None = "bert",
     batch_size: int | None = None,
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield texts as padded batches for `diagonal_fisher`.
+    """Yield texts as batches for `diagonal_fisher`, padded on the right.
 
     Parameters
     ----------
@@ -379,7 +380,7 @@ def text_batches(
             groups[-1].append(number)
     for numbers in groups:
         rows = {key: [encoded[key][number] for number in numbers] for key in encoded}
-        padded = tokenizer.pad(rows, return_tensors="pt")
+        padded = tokenizer.pad(rows, padding_side="right", return_tensors="pt")
         inputs = {key: value for key, value in padded.items() if isinstance(value, Tensor)}
         if masking is not None:
             inputs = mask_tokens(inputs, tokenizer, generator, masking=masking)
