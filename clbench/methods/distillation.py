@@ -108,12 +108,14 @@ def distillation(
 ) -> Tensor:
     """Return the mean over rows of the distance between a head's outputs and targets, a scalar.
 
-    Both have the shape (b, outputs). The distance is the squared difference for regression, else
-    the divergence of the softened class probabilities.
+    Both have the shape (b, outputs), or (b, k, outputs) for k choices, whose distances are averaged
+    too. The distance is the squared difference for regression, else the divergence of the softened
+    class probabilities.
     """
     if regression:
         return nn.functional.mse_loss(outputs, targets)
-    log_q, log_p = (torch.log_softmax(z / temperature, dim=-1) for z in (outputs, targets))
+    pair = (z.flatten(0, -2) / temperature for z in (outputs, targets))
+    log_q, log_p = (torch.log_softmax(z, dim=-1) for z in pair)
     return nn.functional.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
 
 

@@ -39,6 +39,16 @@ def test_distillation_is_the_squared_difference_for_regression() -> None:
     assert float(distillation(now, then, temperature=2.0, regression=True)) == 0.625
 
 
+@pytest.mark.parametrize("regression", [False, True])
+def test_the_distance_of_k_choices_is_their_mean(regression: bool) -> None:
+    now, then = torch.randn(2, 5, 4, 3, generator=torch.Generator().manual_seed(0))
+    of_rows, of_choices = (
+        distillation(first, second, temperature=2.0, regression=regression)
+        for first, second in ((now, then), (now.view(20, 3), then.view(20, 3)))
+    )
+    torch.testing.assert_close(of_rows, of_choices)
+
+
 def test_the_loss_adds_a_term_for_every_earlier_head(folder: Path) -> None:
     cell = Cell(folder, LwF(temperature=3.0, weight=0.5), heads=("a", "b", "c"))
     stage = cell.begin(2)
