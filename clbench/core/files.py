@@ -289,7 +289,8 @@ def locked(out: Path, *, marker: Path) -> Iterator[None]:
     """Lock the folder `out` against other processes and remove half-written files.
 
     The lock is released when the process ends, even if it is killed. A folder created here is
-    removed again if an error occurs before the file `marker` exists.
+    removed again if an error occurs before the file `marker` exists, unless another process has
+    locked it first.
 
     Raises
     ------
@@ -303,7 +304,11 @@ def locked(out: Path, *, marker: Path) -> Iterator[None]:
         handle = os.open(out / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         with as_folder_error(out):
-            _acquire(handle, out)
+            try:
+                _acquire(handle, out)
+            except RunFolderError:  # the process that holds the lock owns the folder
+                new_folders.clear()
+                raise
         for part in list(out.rglob(".*.part")):
             shutil.rmtree(part, ignore_errors=True)
             with suppress(OSError):

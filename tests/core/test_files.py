@@ -181,6 +181,32 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -
         pass
 
 
+def test_the_folder_of_a_process_that_started_first_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process creates and locks the folder after this one has seen that it is missing."""
+    out, mkdir = tmp_path / "results" / "quick", Path.mkdir
+    processes: list[subprocess.Popen[str]] = []
+
+    def overtaken(path: Path, *arguments: int, **options: bool) -> None:
+        if not processes:
+            command = [sys.executable, "-c", HOLD_THE_LOCK, str(out)]
+            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            assert processes[0].stdout is not None
+            assert processes[0].stdout.readline() == "held\n"
+            (out / "work").touch()
+        mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", overtaken)
+    try:
+        with pytest.raises(RunFolderError, match="in use"), locked(out, marker=out / "begun"):
+            pass
+        assert (out / "work").exists()
+    finally:
+        processes[0].kill()
+        processes[0].wait()
+
+
 def test_a_deleted_working_folder_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
