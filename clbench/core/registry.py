@@ -132,9 +132,9 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def _read_entry_points(self) -> None:
-        group, self._group = self._group, None  # read once
-        for point in entry_points(group=group) if group else ():
+        for point in entry_points(group=self._group) if self._group else ():
             self.add(point.name, point.value)
+        self._group = None  # read once, but again after a clash
 
 
 def check_name(name: str) -> str:
