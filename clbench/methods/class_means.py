@@ -276,7 +276,7 @@ class ICaRL(Method):
         if (head := stage.data.head) in self._old:
             self._old[head] = self._old[head] & ~stage.classes()
         self._targets = {}
-        for data in self.training_data(stage):
+        for data in self.training_data(stage) if self._old else ():
             for head, outputs in stage.outputs_of(self._old, data).items():
                 self._targets[data.task, head] = outputs.sigmoid()
 

@@ -75,6 +75,27 @@ def test_the_loss_by_hand(folder: Path) -> None:
         assert cell.method.loss(stage, batch).item() == pytest.approx(expected, rel=1e-5)
 
 
+def test_rows_are_read_before_a_stage_only_if_there_are_earlier_classes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = growing(folder, [[0, 1], [2]])
+    passes, features = [0, 0], cell.model.features
+    stage = 0
+
+    def counted(*arguments: Any) -> Any:
+        passes[stage] += 1
+        return features(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cell.model, "features", counted)
+        cell.begin(0)
+    cell.stage(0)
+    stage = 1
+    monkeypatch.setattr(cell.model, "features", counted)
+    cell.begin(1)
+    assert passes == [0, 2]  # the stage's rows, and the exemplars
+
+
 def test_other_heads_are_distilled(folder: Path) -> None:
     cell = Cell(folder, ICaRL(memory=4))
     cell.stage(0)
