@@ -18,7 +18,7 @@ SIDE = 1e-3
 def complete(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the seeds that every baseline has."""
     sizes = frame.groupby("seed")["baseline"].transform("size")
-    return frame[sizes == sizes.max()].reset_index(drop=True)
+    return frame[sizes == frame["baseline"].nunique()].reset_index(drop=True)
 
 
 def at_equal_learning(

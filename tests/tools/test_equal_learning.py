@@ -80,3 +80,4 @@ def test_only_seeds_with_all_baselines_are_complete() -> None:
     rows = [("vanilla", 0), ("ours", 0), ("vanilla", 1)]
     frame = pd.DataFrame(rows, columns=["baseline", "seed"])
     assert [*complete(frame)["seed"]] == [0, 0]
+    assert complete(frame[1:]).empty  # each seed lacks another baseline
