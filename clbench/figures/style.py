@@ -251,7 +251,13 @@ def legend_columns(width: float, labels: Iterable[str]) -> int:
 
 def count_seeds(cells: Iterable[CellResult]) -> str:
     """Return ``n = 3 seeds``, or a range if methods differ."""
-    counts = {len(some) for methods in by_scenario(cells).values() for some in methods.values()}
+    groups = by_scenario(cells).values()
+    return seeds_of(len(some) for methods in groups for some in methods.values())
+
+
+def seeds_of(numbers: Iterable[int]) -> str:
+    """Return ``n = 3 seeds``, or a range if the numbers differ."""
+    counts = {*numbers}
     low, high = min(counts), max(counts)
     return f"n = {low if low == high else f'{low} to {high}'} seed{'' if high == 1 else 's'}"
 

@@ -125,10 +125,12 @@ def fronts(results: style.Results) -> Figure:
                       ms=6 * scale, color=color, mec="white")  # fmt: skip
         _frame(axes, labels[scenario])
     style.legend(figure, looks)
+    curves = [curve for by_name in by_scenario.values() for curve in by_name.values()]
+    seeds = style.seeds_of(len(point) for curve in curves for point in curve.values())
     return style.captioned(
         figure,
         "Score on the old task (p_o) against score on the new task (p_s) after training on both, "
-        f"as fractions, {style.count_seeds(cells)}. A mark is the mean of one setting; lines join "
+        f"as fractions, {seeds}. A mark is the mean of one setting; lines join "
         "the settings of a method that none of its others beats in both scores.",
     )
 

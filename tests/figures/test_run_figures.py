@@ -130,6 +130,17 @@ def test_the_pareto_front() -> None:
     assert front({"a": (0.5, 0.5), "b": (0.5, 0.5)}) == ["a", "b"]
 
 
+def test_trade_off_curves_count_the_seeds_of_what_they_draw() -> None:
+    swept = [
+        pair(name, seed, 0.9, 0.7 + step, 0.8 - step, family="ewc")
+        for name, step in (("ewc-1", 0.0), ("ewc-2", 0.1))
+        for seed in range(2)
+    ]
+    others = [pair("vanilla", seed, 0.9, 0.7, 0.8) for seed in range(5)]
+    assert "as fractions, n = 2 seeds." in figures.fronts([*swept, *others]).get_label()
+    assert "as fractions, n = 1 to 2 seeds." in figures.fronts(swept[1:]).get_label()
+
+
 def test_forgetting_is_in_points_with_the_worst_method_below() -> None:
     three = [*CELLS, *(pair(m, 2, 0.9, p, 0.7) for m, p in (("vanilla", 0.5), ("ewc", 0.85)))]
     figure = figures.forgetting(three)
