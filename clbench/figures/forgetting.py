@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from clbench.core.errors import ArgumentError, join_names
 from clbench.figures import style
 from clbench.figures.curves import FEWEST_TASKS
-from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult, steps_by_scenario
 from clbench.results.statistics import summarise
 from clbench.suite.schema import FEWEST
 from clbench.suite.scores import SCORE
@@ -40,8 +40,8 @@ def forgetting(results: style.Results) -> Figure:
 
     Of pairs it is that of the first task, of longer sequences the mean over the earlier tasks.
 
-    Small marks are seeds, large ones means; lines are 95 % t intervals of the mean, drawn
-    from three seeds on.
+    Small marks are seeds, large ones means; lines are 95 % t intervals of the mean with the step
+    of the score, drawn from three seeds on.
     """
     cells, _ = with_forgetting(style.good_cells(results))
     looks = style.looks(cells)
@@ -50,12 +50,15 @@ def forgetting(results: style.Results) -> Figure:
     labels = style.short_labels([*groups, *looks])
     width = max(3.8, 2.6 + 0.065 * max(len(labels[name]) for name in looks))
     figure, grid = style.panels(len(groups), width=width, height=0.6 + 0.27 * most)
+    steps = steps_by_scenario(cells)
     for axes, (scenario, methods) in zip(grid, groups.items(), strict=True):
+        score = score_of(next(iter(methods.values()))[0])
+        step = 100 * steps[scenario].get(score, 0.0)
         values = {name: with_forgetting(some)[1] for name, some in methods.items()}
         order = sorted(values, key=lambda name: -fmean(values[name]))
         for row, name in enumerate(order):
             color, mark, scale, _ = looks[name]
-            summary = summarise(values[name])
+            summary = summarise(values[name], step)
             rows = [row] * len(values[name])
             axes.plot(values[name], rows, mark, ms=3 * scale, color=color, alpha=0.5)
             if not math.isnan(summary.low):
@@ -63,8 +66,7 @@ def forgetting(results: style.Results) -> Figure:
             axes.plot([summary.mean], [row], mark, ms=7 * scale, color=color, mec="white")
         axes.axvline(0.0, lw=0.8, color=style.GREY, zorder=0)
         style.name_rows(axes, [labels[name] for name in order])
-        name = score_of(next(iter(methods.values()))[0])
-        axes.set_xlabel(f"{SCORE[name].label} × 100")
+        axes.set_xlabel(f"{SCORE[score].label} × 100")
         axes.set_title(labels[scenario], fontsize="medium")
     return style.captioned(
         figure,

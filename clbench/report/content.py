@@ -10,7 +10,7 @@ import pandas as pd
 from clbench.report.pictures import sparklines
 from clbench.report.sentences import mark, paper_frame
 from clbench.results import score_tables
-from clbench.results.cell import CellResult, without_extra_points
+from clbench.results.cell import CellResult, steps_by_scenario, without_extra_points
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.matched import matched_frame
@@ -204,8 +204,8 @@ def card_scores() -> list[Score]:
 def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Return a row for each scenario, method and score of a card; empty if nothing was measured.
 
-    ``mean`` is over seeds, ``low`` to ``high`` its 95 % interval by Student's t, NaN for fewer than
-    three seeds.
+    ``mean`` is over seeds, ``low`` to ``high`` its 95 % interval by Student's t, with the step of
+    the score; NaN for fewer than three seeds.
     """
     values: dict[tuple[str, str, str], list[float]] = {}
     for row in score_tables.score_rows(cells):
@@ -215,9 +215,9 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
             if (value := row.get(score.name)) is not None:
                 key = row["scenario"], row["method"], score.name
                 values.setdefault(key, []).append(value)
-    rows = []
+    rows, steps = [], steps_by_scenario(cells)
     for (scenario, method, name), some in values.items():
-        found = summarise(some)
+        found = summarise(some, steps[scenario].get(name, 0.0))
         rows.append({"scenario": scenario, "method": method, "score": name, "seeds": found.n})
         rows[-1] |= {"mean": found.mean, "low": found.low, "high": found.high}
     fields = ["scenario", "method", "score", "seeds", "mean", "low", "high"]

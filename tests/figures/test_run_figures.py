@@ -153,6 +153,16 @@ def test_forgetting_is_in_points_with_the_worst_method_below() -> None:
     render(figure)
 
 
+def test_equal_forgetting_on_three_seeds_is_not_certain() -> None:
+    """One of 50 rows is 2 points; the t of two degrees of freedom is 4.303."""
+    report = {"parts": [{"validation": 50}, {"validation": 20}]}
+    cells = [pair("vanilla", seed, 0.9, 0.7, 0.8, scenario_report=report) for seed in range(3)]
+    (axes,) = figures.forgetting(cells).axes
+    (line,) = (line for line in axes.get_lines() if line.get_linewidth() == 1.6)
+    half = 4.303 * 2.0 / 3**0.5
+    assert list(line.get_xdata()) == pytest.approx([20.0 - half, 20.0 + half], abs=1e-3)
+
+
 def test_forgetting_of_sequences_is_the_mean_over_earlier_tasks() -> None:
     rows = [[0.9, 0.1, 0.1], [0.9, 0.8, 0.1], [0.9, 0.2, 0.7]]
     scores = {"forgetting": 0.0, "mean_forgetting": 0.3}

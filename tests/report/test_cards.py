@@ -42,6 +42,21 @@ def test_a_card_compares_the_last_stage_with_the_base_model() -> None:
     assert card["scores"]["same_token"]["mean"] == 0.75
 
 
+def test_equal_accuracies_on_three_seeds_are_not_certain() -> None:
+    """The step is 1 / 20 of zero-shot accuracy, and half of 1 / 10 of the mean of two tasks."""
+    more = {
+        "scenario_report": {"parts": [{"validation": 50}, {"validation": 10}]},
+        "settings": {"protocol": {"capability_rows": 20}},
+    }
+    frame = cards_frame([measured(seed, 3.2, **more) for seed in range(3)])
+    rows = {row["score"]: row for row in frame.to_dict("records")}
+    half = stats.t.ppf(0.975, 2) * 0.05 / 3**0.5
+    for name in ("zero_shot_lost", "gained"):
+        mean, low, high = (rows[name][field] for field in ("mean", "low", "high"))
+        assert (low, high) == pytest.approx((mean - half, mean + half))
+    assert rows["divergence"]["low"] == rows["divergence"]["high"]  # it has no step
+
+
 def test_cells_without_measures_have_no_card() -> None:
     assert cards_frame([cell("one", "vanilla", 0, 0.6)]).empty
     (card,) = gather([measured(0, 3.2)]).cards()
