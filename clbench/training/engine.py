@@ -86,8 +86,8 @@ def train_stage(
     with torch.random.fork_rng(devices=devices):
         started = time.perf_counter()
         method.before_stage(stage)
-        seconds_before = time.perf_counter() - started
         data = method.training_data(stage)
+        seconds_before = time.perf_counter() - started
         lengths = _phase_lengths(stage, method, data)
         record = StageRecord(
             task=stage.name,

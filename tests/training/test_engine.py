@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from clbench.methods.base import Vanilla
 from clbench.training import engine
-from clbench.training.batches import Batch
+from clbench.training.batches import Batch, TaskData
 from clbench.training.engine import Probe, clip_gradients, scored_steps, train_stage
 from clbench.training.memory import StepMemory
 from clbench.training.protocol import StageRecord
@@ -123,3 +123,21 @@ def test_counting_tensors_is_not_in_the_training_time(
     assert counts
     assert record.memory_mb
     assert record.train_seconds == pytest.approx(record.tokens)
+
+
+def test_what_a_method_does_before_a_stage_is_in_the_training_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+
+    class Prepares(Vanilla):
+        def before_stage(self, stage: Stage) -> None:
+            clock[0] += 300.0
+
+        def training_data(self, stage: Stage) -> Sequence[TaskData]:
+            clock[0] += 40.0
+            return super().training_data(stage)
+
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    record = train_stage(Cell(folder, Prepares()).open(0), Prepares())
+    assert record.train_seconds == pytest.approx(340.0)
