@@ -14,6 +14,7 @@ from clbench.core.shapes import few
 from clbench.fisher.per_example import Capture, zeros_like
 from clbench.fisher.squares import add_absolutes
 from clbench.methods.quadratic import CHUNK, PullingMethod, QuadraticPull
+from clbench.models.encoding import IGNORED
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch
 from clbench.training.context import Context, Snapshot
@@ -213,8 +214,11 @@ def _capture(capture: Capture, stage: Stage, rows: IntArray) -> set[str]:
 
 
 def _norms(stage: Stage, batch: Batch) -> Tensor:
-    """Return the squared norm of each row's outputs, shape (b,)."""
-    return stage.logits(batch).square().sum(1)
+    """Return the squared norm of each row's outputs, padding left out, shape (b,)."""
+    squares = stage.logits(batch).square()
+    if batch.asks_for_words:
+        squares = squares * (batch.labels != IGNORED)[..., None]
+    return squares.flatten(1).sum(1)
 
 
 def one_by_one(

@@ -16,6 +16,7 @@ from clbench.methods.base import Method, Vanilla
 from clbench.methods.distillation import KLAnchor, LwF
 from clbench.methods.generic_replay import TextReplay
 from clbench.methods.replay import DerPlusPlus
+from clbench.methods.synapses import MAS, output_sensitivity
 from clbench.methods.token_weights import ASFT
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.prompts import PromptEncoder
@@ -208,3 +209,22 @@ def test_fisher_is_the_mean_of_squared_gradients_of_single_answers(name: str) ->
     for weight, value in fisher.items():
         scale = float(wanted[weight].max())
         assert torch.allclose(value, wanted[weight], atol=1e-4 * scale, rtol=1e-3), weight
+
+
+def test_sensitivity_of_an_answer_does_not_depend_on_the_rows_beside_it(folder: Path) -> None:
+    cell = Cell(folder, MAS())
+    stage, model = cell.stage(1), cell.context.model.eval()
+    lengths = (stage.data.batch(np.arange(8), CPU).labels != -100).sum(1).numpy()
+    rows = np.argsort(lengths, kind="stable")  # the first two, a trial, have equal lengths
+    assert lengths[rows[0]] == lengths[rows[1]] < lengths[rows[-1]]
+    expected = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
+    for row in rows:
+        alone = stage.data.batch(np.array([row]), CPU)
+        model.zero_grad()
+        model(alone.inputs, "t").square().sum().backward()
+        for name, weight in model.named_parameters():
+            assert weight.grad is not None
+            expected[name] += weight.grad.abs() / 8
+    for name, value in output_sensitivity(stage, rows).items():
+        atol = 1e-4 * float(expected[name].max())
+        assert torch.allclose(value, expected[name], rtol=1e-3, atol=atol), name
