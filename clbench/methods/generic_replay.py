@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -43,15 +44,16 @@ class TextReplay(Method):
         """Start the stage's stream of texts."""
         rows = stage.protocol.batch_of(stage.name)
         self._rate = rows * self.share / (1.0 - self.share)  # texts a step
-        one_pass = partial(self._pass, size=max(1, round(self._rate)))
+        self._size = max(1, ceil(self._rate - 1e-9))  # which is 144 for 144.00000000000003
+        one_pass = partial(self._pass, size=self._size)
         self._stream = Endless(one_pass, stage.rng("texts"), stage.rng("masks"))
         stage.streams["batches"] = self._stream
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch, plus that of texts in the steps in which some are due."""
         loss = stage.loss(batch)
-        size, step = max(1, round(self._rate)), stage.done_before + stage.step
-        before, due = (int(number * self._rate / size) for number in (step - 1, step))
+        step = stage.done_before + stage.step
+        before, due = (int(number * self._rate / self._size) for number in (step - 1, step))
         if stage.part or (step and before == due):
             return loss
         texts = next(self._stream)

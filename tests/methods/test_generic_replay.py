@@ -61,15 +61,18 @@ class Counted(GenericReplay):
         (0.01, [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),  # 4/99 texts a step
         (0.1, [1, 0, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0]),  # 4/9 of one
         (0.2, [1] * 12),
+        (0.25, [2, 0, 2, 2, 0, 2, 2, 0, 2, 2, 0, 2]),  # 4/3
         (0.5, [4] * 12),
+        (0.8, [16] * 12),  # 16.000000000000004
     ],
 )
 def test_texts_are_the_share_of_what_a_stage_trains_on(
     whole: Path, protocol: Any, share: float, counts: list[int]
 ) -> None:
-    method = Counted(share=share, **FEW)
+    method = Counted(share=share, **{**FEW, "texts": 16})
     Cell(whole, method, protocol=protocol.model_copy(update={"steps": 12})).stage(0)
     assert method.counts == counts
+    assert sum(counts) == pytest.approx(12 * 4 * share / (1 - share), abs=1)
 
 
 def prepared(folder: Path, protocol: Any) -> tuple[Cell, Any, dict[str, torch.Tensor]]:
