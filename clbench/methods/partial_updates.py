@@ -135,7 +135,8 @@ class Migu(Method):
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss, and measure the outputs of the linear layers on the way."""
         mask = batch.inputs["attention_mask"].flatten(0, -2)
-        self._sizes: dict[str, Tensor] = {}
+        if stage.part == 0:
+            self._sizes: dict[str, Tensor] = {}
         with ExitStack() as hooks:
             for name, layer in self._layers.items():
                 measure = partial(self._measure, name, mask)
@@ -156,9 +157,9 @@ class Migu(Method):
                     parameter.grad.mul_(kept[:, None] if by_row else kept)
 
     def _measure(self, name: str, mask: Tensor, _layer: Any, _inputs: Any, output: Tensor) -> None:
-        """Add the outputs of a layer to its sizes; a layer may be called several times."""
-        sizes = magnitudes(output.detach().float(), mask)
-        self._sizes[name] = self._sizes[name] + sizes if name in self._sizes else sizes
+        """Add the outputs of a layer, which a step may call several times, to its sizes."""
+        sizes = magnitudes(output.detach().float(), mask) * mask.sum()
+        self._sizes[name] = self._sizes.get(name, 0.0) + sizes
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Module]:

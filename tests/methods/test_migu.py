@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from helpers.cell import Cell, weights
 from helpers.checkpoints import make_checkpoint
@@ -28,20 +29,24 @@ def test_outputs_are_normalised_by_token_and_averaged_without_padding() -> None:
     torch.testing.assert_close(magnitudes(others, mask), torch.tensor([1.25 / 3, 0.75 / 3]))
 
 
-def gradients(folder: Path, share: float, precision: str = "float32") -> tuple[Any, Any]:
-    """Return a stage after the backward pass and `edit_gradients`, and its batch."""
+def gradients(
+    folder: Path, share: float, precision: str = "float32", parts: int = 1
+) -> tuple[Any, Any]:
+    """Return a stage after the backward passes and `edit_gradients`, and its batch."""
     cell = Cell(folder, Migu(share=share))
     cell.context.precision = Precision("bf16" if precision == "bf16" else "float32", "cpu")
     stage = cell.begin(1)
     batch = stage.data.batch(np.arange(6), stage.device)
     cell.model.eval()
-    cell.method.loss(stage, batch).backward()
+    for stage.part, (part, weight) in enumerate(batch.parts(parts)):
+        (cell.method.loss(stage, part) * weight).backward()
     cell.method.edit_gradients(stage)
     return stage, batch
 
 
-def test_only_the_units_with_the_largest_outputs_have_gradients(folder: Path) -> None:
-    stage, batch = gradients(folder, 0.25)
+@pytest.mark.parametrize("parts", [1, 2, 6])
+def test_only_the_units_with_the_largest_outputs_have_gradients(folder: Path, parts: int) -> None:
+    stage, batch = gradients(folder, 0.25, parts=parts)
     seen = {}
     layer = stage.model.backbone.get_submodule(DENSE)
     handle = layer.register_forward_hook(lambda module, inputs, output: seen.update(h=output))
@@ -53,6 +58,20 @@ def test_only_the_units_with_the_largest_outputs_have_gradients(folder: Path) ->
     rows = layer.weight.grad.abs().sum(1).nonzero().flatten()
     assert set(rows.tolist()) == set(expected.tolist())
     assert set(layer.bias.grad.nonzero().flatten().tolist()) == set(expected.tolist())
+
+
+def test_parts_of_a_batch_count_by_their_tokens(folder: Path) -> None:
+    cell = Cell(folder, Migu())
+    stage = cell.begin(1)
+    cell.model.eval()
+    batch = stage.data.batch(np.arange(6), stage.device)
+    cell.method.loss(stage, batch)
+    whole = cell.method._sizes[DENSE]
+    parts = [part for part, _ in batch.parts(2)]
+    assert len({int(part.inputs["attention_mask"].sum()) for part in parts}) == 2
+    for stage.part, part in enumerate(parts):
+        cell.method.loss(stage, part)
+    torch.testing.assert_close(cell.method._sizes[DENSE], whole, rtol=1e-5, atol=0.0)
 
 
 def test_other_weights_keep_their_gradients(folder: Path) -> None:
