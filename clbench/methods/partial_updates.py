@@ -129,8 +129,10 @@ class Migu(Method):
         return index > 0 and self.share < 1.0
 
     def setup(self, context: Context) -> None:
-        """Find the linear layers."""
-        self._layers = linear_layers(context.model.backbone)
+        """Find the linear layers, without those whose weight is an embedding table."""
+        own = {id(weight) for weight in matrices(context.model).values()}
+        layers = linear_layers(context.model.backbone)
+        self._layers = {n: layer for n, layer in layers.items() if id(layer.weight) in own}
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss, and measure the outputs of the linear layers on the way."""

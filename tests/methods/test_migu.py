@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from helpers.cell import Cell, weights
-from helpers.checkpoints import make_checkpoint
+from helpers.checkpoints import make_checkpoint, save_generator
+from methods.test_answering_methods import Cell as Answering
 
 from clbench.methods.base import Vanilla
 from clbench.methods.partial_updates import Migu, linear_layers, magnitudes
@@ -125,3 +126,17 @@ def test_the_backbone_moves_less(folder: Path) -> None:
         names = [n for n in before if ".layer." in n and n.endswith("dense.weight")]
         distances.append(sum(float((after[n] - before[n]).square().sum()) for n in names))
     assert distances[0] < 0.5 * distances[1]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-untied"])
+def test_a_head_that_is_the_embedding_table_is_trained_whole(tmp_path: Path, name: str) -> None:
+    cell = Answering(save_generator(name, tmp_path), Migu(share=0.1))
+    stage, model = cell.stage(1), cell.context.model.backbone.eval()
+    batch = stage.data.batch(np.arange(4), stage.device)
+    cell.method.loss(stage, batch).backward()
+    head = model.get_output_embeddings().weight
+    whole = head.grad.clone()
+    cell.method.edit_gradients(stage)
+    tied = head is model.get_input_embeddings().weight
+    assert tied == (name == "gpt2")
+    assert torch.equal(head.grad, whole) == tied
