@@ -16,6 +16,7 @@ from clbench.core.errors import SettingsError
 from clbench.core.shapes import only_shapes
 from clbench.methods.base import Method, Phase
 from clbench.models.classifier import TaskModel
+from clbench.models.encoding import IGNORED
 from clbench.training.batches import Batch
 from clbench.training.context import Context, Snapshot
 from clbench.training.stage import Stage
@@ -112,8 +113,8 @@ class Migu(Method):
     2406.17245, section 3). Tasks with different outputs then train different units. As in the
     authors' code, the first task trains all units, embeddings and norms are trained whole, and a
     unit without gradient still moves by Adam's momentum. The code sums plain ``|h|``, padding
-    included, where the paper normalises. The classification heads, which the
-    paper's language models do not have, are trained whole too.
+    included, where the paper normalises. The classification heads, which the paper's language
+    models do not have, are trained whole too. With `packing`, padding of packed rows counts.
 
     Attributes
     ----------
@@ -136,12 +137,12 @@ class Migu(Method):
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss, and measure the outputs of the linear layers on the way."""
-        mask = batch.inputs["attention_mask"].flatten(0, -2)
+        masks = batch.inputs["attention_mask"].flatten(0, -2), batch.labels != IGNORED
         if stage.part == 0:
             self._sizes: dict[str, Tensor] = {}
         with ExitStack() as hooks:
             for name, layer in self._layers.items():
-                measure = partial(self._measure, name, mask)
+                measure = partial(self._measure, name, masks)
                 hooks.callback(layer.register_forward_hook(measure).remove)
             return stage.loss(batch)
 
@@ -158,8 +159,9 @@ class Migu(Method):
                     by_row = parameter.dim() == 2 and isinstance(layer, nn.Linear)
                     parameter.grad.mul_(kept[:, None] if by_row else kept)
 
-    def _measure(self, name: str, mask: Tensor, _layer: Any, _inputs: Any, output: Tensor) -> None:
+    def _measure(self, name: str, masks: Sequence[Tensor], _: Any, _i: Any, output: Tensor) -> None:
         """Add the outputs of a layer, which a step may call several times, to its sizes."""
+        mask = next((mask for mask in masks if mask.shape == output.shape[:-1]), masks[0])
         sizes = magnitudes(output.detach().float(), mask) * mask.sum()
         self._sizes[name] = self._sizes.get(name, 0.0) + sizes
 
@@ -177,13 +179,13 @@ def magnitudes(outputs: Tensor, mask: Tensor) -> Tensor:
     outputs
         Outputs of a layer, shape (…, h), such as (b, t, h).
     mask
-        Shape (b, t), 1 for real tokens. Outputs that are not by token, such as those for relative
-        positions, all count.
+        Shape (b, t) or (b,), 1 for what is real. Outputs of other shapes, such as those for
+        relative positions, all count.
     """
     shares = outputs.abs()
     shares = shares / shares.sum(-1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
     if shares.shape[:-1] == mask.shape:
-        return (shares * mask[..., None]).sum((0, 1)) / mask.sum()
+        return (shares * mask[..., None]).flatten(0, -2).sum(0) / mask.sum()
     return shares.flatten(0, -2).mean(0)
 
 

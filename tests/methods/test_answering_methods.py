@@ -36,7 +36,7 @@ PROTOCOL = Protocol(
 WORDS = (("no", "yes"), ("not at all", "quite"))
 
 
-def task_data(number: int) -> TaskData:
+def task_data(number: int, *, encoder_decoder: bool = False) -> TaskData:
     """Return eight prompts of different lengths; the answers of the second task are longer."""
     rng = np.random.default_rng(number)
     texts = ["".join(rng.choice(list("abc {}\n"), rng.integers(1, 9))) + "x" for _ in range(8)]
@@ -45,7 +45,8 @@ def task_data(number: int) -> TaskData:
     task = Task(
         f"t{number}", ("n", "p"), ("accuracy",), rows, rows, f"t{number}", template=template
     )
-    encoded = PromptEncoder(make_tokenizer(), 60).encode(task, rows, to_train=True)
+    encoder = PromptEncoder(make_tokenizer(), 60, encoder_decoder=encoder_decoder)
+    encoded = encoder.encode(task, rows, to_train=True)
     return TaskData(number, task.name, task.head, False, encoded, 0)
 
 

@@ -11,6 +11,7 @@ import torch
 from helpers.cell import Cell, weights
 from helpers.checkpoints import make_checkpoint, save_generator
 from methods.test_answering_methods import Cell as Answering
+from methods.test_answering_methods import task_data
 
 from clbench.methods.base import Vanilla
 from clbench.methods.partial_updates import Migu, linear_layers, magnitudes
@@ -140,3 +141,21 @@ def test_a_head_that_is_the_embedding_table_is_trained_whole(tmp_path: Path, nam
     tied = head is model.get_input_embeddings().weight
     assert tied == (name == "gpt2")
     assert torch.equal(head.grad, whole) == tied
+
+
+@pytest.mark.parametrize("name", ["llama-untied", "t5"])
+def test_padding_of_answers_does_not_count(tmp_path: Path, name: str) -> None:
+    cell = Answering(save_generator(name, tmp_path), Migu())
+    cell.tasks = [task_data(number, encoder_decoder=name == "t5") for number in range(2)]
+    stage, method = cell.stage(1), cell.method
+    cell.context.model.eval()
+    batch = stage.data.batch(np.arange(8), stage.device)
+    assert (batch.labels == -100).any()
+    assert batch.labels.shape != batch.inputs["attention_mask"].shape
+    method.loss(stage, batch)
+    together = method._sizes
+    for stage.part in range(8):  # each row without padding
+        method.loss(stage, stage.data.batch(np.array([stage.part]), stage.device))
+    assert together.keys() == method._sizes.keys()
+    for layer, sizes in together.items():
+        torch.testing.assert_close(sizes, method._sizes[layer], rtol=1e-4, atol=1e-5)
