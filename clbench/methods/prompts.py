@@ -17,7 +17,7 @@ from clbench.models.checkpoint import load_config
 from clbench.models.classifier import TaskModel
 from clbench.models.families import usable_length
 from clbench.tasks.task import Task
-from clbench.training.batches import TaskData
+from clbench.training.batches import Batch, TaskData
 from clbench.training.context import Context
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Stage
@@ -215,7 +215,6 @@ class L2P(Prompted):
         for name, size in sizes.items():
             values = 0.01 * torch.rand(self.pool, *size, generator=generator)  # as in their code
             model.register_parameter(name, nn.Parameter(values.to(context.device)))
-        self._distance: Tensor | None = None
 
     def training_data(self, stage: Stage) -> Sequence[TaskData]:
         """Return the stage's rows; with `mask`, their loss compares the classes of the stage."""
@@ -235,13 +234,11 @@ class L2P(Prompted):
         # A product would be rounded to bfloat16 under autocast, and choose between equal numbers.
         similarity = nn.functional.cosine_similarity(query.float().unsqueeze(-2), keys, dim=-1)
         largest, chosen = similarity.topk(self.select, dim=-1)
-        self._distance = (1.0 - largest).sum(-1).mean() if torch.is_grad_enabled() else None
+        self._distance = (1.0 - largest).sum(-1).mean()
         return model.get_parameter("prompts")[chosen].flatten(-3, -2)
 
-    def penalty(self, stage: Stage) -> Tensor | None:
-        """Return the weighted distance of the keys that the batch selected."""
-        distance, self._distance = self._distance, None
-        if distance is None:
-            return None
-        stage.sample("key_distance", distance)
-        return self.weight * distance
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        """Return the loss, plus the weighted distance of the keys that the batch selected."""
+        loss = stage.loss(batch)
+        stage.sample("key_distance", self._distance)
+        return loss + self.weight * self._distance

@@ -12,6 +12,7 @@ from helpers.cell import PROTOCOL, Cell, changed, weights
 
 from clbench.methods.prompts import L2P
 from clbench.training.device import Precision
+from clbench.training.stage import Stage
 
 
 def inputs_of(cell: Cell, rows: list[int]) -> dict[str, torch.Tensor]:
@@ -25,7 +26,7 @@ def test_rows_select_the_nearest_keys_and_pull_them(
     cell = Cell(folder, L2P(pool=3, length=2, select=2, weight=0.5))
     queries = torch.zeros(2, 32)
     queries[0, 0], queries[0, 1], queries[1, 0] = 3.0, 4.0, -1.0
-    monkeypatch.setattr(cell.model, "pooled", lambda inputs: queries)
+    monkeypatch.setattr(cell.model, "pooled", lambda inputs, embeds=None: queries)
     with torch.no_grad():
         cell.model.keys.zero_()
         cell.model.keys[0, 0], cell.model.keys[1, 1], cell.model.keys[2, 0] = 2.0, 5.0, -1.0
@@ -33,13 +34,29 @@ def test_rows_select_the_nearest_keys_and_pull_them(
     prompts = cell.method.prompts(cell.model, inputs_of(cell, [0, 1]))
     assert prompts.shape == (2, 4, 32)
     assert prompts[:, :, 0].tolist() == [[1.0, 1.0, 0.0, 0.0], [2.0, 2.0, 1.0, 1.0]]
-    penalty = cell.method.penalty(cell.open(0))
-    assert penalty is not None
+    stage = cell.open(0)
+    cell.model.eval()
+    batch = stage.data.batch(np.array([0, 1]), stage.device)
+    loss = cell.method.loss(stage, batch)
     # ½ · mean of (1 - .8) + (1 - .6) and (1 - 1) + (1 - 0)
-    assert penalty.item() == pytest.approx(0.5 * (0.6 + 1.0) / 2)
-    penalty.backward()
+    assert (loss - stage.loss(batch)).item() == pytest.approx(0.5 * (0.6 + 1.0) / 2)
+    loss.backward()
     # For row 0 and key 0, d(1 - cos)/dk = -(q/|q| - cos·k/|k|)/|k| = (0, -.8)/2.
     assert cell.model.keys.grad[0, :2].tolist() == pytest.approx([0.0, 0.5 * 0.5 * -0.4])
+
+
+def test_keys_that_any_part_of_a_batch_selects_are_pulled(folder: Path) -> None:
+    gradients = []
+
+    class Kept(L2P):
+        def edit_gradients(self, stage: Stage) -> None:
+            gradients.append(stage.model.get_parameter("keys").grad.clone())
+
+    for count in (1, 4):
+        update = {"steps": 1, "accumulation": count}
+        Cell(folder, Kept(), protocol=PROTOCOL.model_copy(update=update)).stage(0)
+    assert gradients[0].any()
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("mask", [True, False])
@@ -54,9 +71,10 @@ def test_classes_of_other_tasks_are_left_out_of_the_loss(folder: Path, mask: boo
     batch = data.batch(np.arange(12), cell.context.device)
     loss = cell.method.loss(stage, batch)
     loss.backward()
+    loss = loss - cell.method._distance
     gradient = cell.model.head("a").weight.grad
     if mask:
-        assert loss.item() == 0.0
+        assert loss.item() == pytest.approx(0.0, abs=1e-6)
         assert not gradient.any()
     else:
         logits = stage.logits(batch)
