@@ -165,7 +165,7 @@ class Smart(Method):
     def _smoothness(self, stage: Stage, batch: Batch, outputs: Tensor) -> Tensor:
         """Return the divergence that adversarial noise causes, a scalar."""
         embedded = stage.model.embed(batch.inputs["input_ids"])
-        noise = torch.empty_like(embedded, requires_grad=False)
+        noise = torch.empty_like(embedded)
         noise.normal_(0.0, self.sigma, generator=self._generator)
         targets = outputs.detach()
         radius = self.epsilon if self.projection == "box" else None

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from clbench.core.errors import SettingsError
 from clbench.methods.base import Method
+from clbench.models.checkpoint import load_tokenizer
 from clbench.tasks.corpus import corpus_name, read_corpus
 from clbench.training.batches import Batch, Endless
 from clbench.training.context import Context, Snapshot
@@ -159,8 +160,6 @@ class KLAnchor(Method):
         self._base = context.snapshot()
         self._corpus: list[str] = []
         if self.reads_corpus:
-            from clbench.models.checkpoint import load_tokenizer
-
             protocol = context.protocol
             self._tokenizer = load_tokenizer(context.model_name, context.revision, plain=True)
             self._corpus = read_corpus(protocol.corpus, 1000, protocol.data_seed)

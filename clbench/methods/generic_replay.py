@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import ceil
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from clbench.core.seeds import torch_stream
 from clbench.fisher.language import LanguageTask, fitted_note, shuffled
-from clbench.fisher.losses import masked_lm, next_tokens
+from clbench.fisher.losses import Masking, masked_lm, next_tokens
 from clbench.methods.base import Method
 from clbench.models.classifier import TaskModel
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
@@ -94,7 +94,7 @@ class GenericReplay(TextReplay):
     reads_corpus = True
     texts: Annotated[int, Field(ge=1)] = 1000
     text_length: Annotated[int, Field(ge=4)] = 128
-    masking: Literal["bert", "mask", "any-position"] = "bert"
+    masking: Masking = "bert"
     head_steps: Annotated[int, Field(ge=1)] = 300
 
     def setup(self, context: Context) -> None:

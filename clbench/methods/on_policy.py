@@ -135,11 +135,12 @@ class SelfSFT(OnPolicy):
 
     def training_data(self, stage: Stage) -> Sequence[TaskData]:
         """Return the rows with the model's own answers."""
-        data, most = stage.data, 0
+        data = stage.data
         rows: Any = data.rows
         gold, end = answers_of(rows), int(self._tokenizer.eos_token_id)
-        asked = rows.take(np.repeat(np.arange(len(rows)), self.samples))
-        asked, most = replace(data, rows=replace(asked, answers=None)), max(map(len, gold)) + SPARE
+        prompts = rows.take(np.repeat(np.arange(len(rows)), self.samples))
+        asked = replace(data, rows=replace(prompts, answers=None))
+        most = max(map(len, gold)) + SPARE
         written = writing.draw_rows(stage, asked, self._stops, most, self.temperature)
         own = writing.lines(self._tokenizer, written)
         given = self._tokenizer.batch_decode(gold, skip_special_tokens=True)

@@ -14,6 +14,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from clbench.core.errors import PluginError, SettingsError
+from clbench.fisher.diagonal import Mode
+from clbench.fisher.language import Recipe, fitted_note, pretrained_fisher
+from clbench.fisher.losses import Masking
 from clbench.fisher.squares import Rotation, rotate, rotate_back
 from clbench.methods.base import Method
 from clbench.models.classifier import TaskModel
@@ -272,8 +275,8 @@ class EWCMLM(PullingMethod):
     needs_decoder = True
     importance: Annotated[float, Field(gt=0.0, le=1e12)] = 675.0
     half: bool = False
-    mode: Literal["sampled", "empirical", "batched"] = "sampled"
-    masking: Literal["bert", "mask", "any-position"] = "bert"
+    mode: Mode = "sampled"
+    masking: Masking = "bert"
     examples: Annotated[int, Field(ge=1)] = 1000
     text_length: Annotated[int, Field(ge=4)] = 128
     batch_size: Annotated[int, Field(ge=1)] = 16
@@ -281,8 +284,6 @@ class EWCMLM(PullingMethod):
 
     def setup(self, context: Context) -> None:
         """Take the anchor and compute or load the Fisher information, in a resumed cell too."""
-        from clbench.fisher.language import Recipe, fitted_note, pretrained_fisher
-
         fisher, facts = pretrained_fisher(
             context.model_name,
             context.revision,
