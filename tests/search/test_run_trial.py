@@ -56,7 +56,8 @@ def reports_of(setup: TrialSetup, rates: list[float] = RATES) -> list[dict[str, 
 
 
 def test_every_epoch_is_reported_with_the_scores_of_a_run(world: Workspace) -> None:
-    reports = reports_of(setup_of(plan_of(world, epochs=2)))
+    plan = plan_of(world, epochs=2)
+    reports = reports_of(setup_of(plan))
     stages = [(report["stage"], report["stage_epoch"]) for report in reports]
     assert stages == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert [len(report["scores"]) for report in reports] == [1, 1, 2, 2]
@@ -66,7 +67,7 @@ def test_every_epoch_is_reported_with_the_scores_of_a_run(world: Workspace) -> N
     world.suite.write_text(text)
     world.write("mine.toml", f'method = "layerwise"\n[settings]\nrates = {RATES}\n')
     mine = str(world.folder / "mine.toml")
-    run = world.run(methods=[mine], device="cpu", threads=1, epochs=2)
+    run = world.run(methods=[mine], device="cpu", threads=1, epochs=2, seeds=plan.settings.seed)
     scores = run.cells[0].scores
     assert reports[1]["scores"] == [scores["p_o_before"]]
     assert reports[-1]["scores"] == [scores["p_o"], scores["p_s"]]
