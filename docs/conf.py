@@ -62,6 +62,7 @@ Findings <docs/findings>
 By scenario <docs/findings-by-scenario>
 Pairs of tasks <docs/findings-pairs>
 Sequences <docs/findings-sequences>
+The GLUE sequence <docs/findings-glue>
 A small decoder <docs/findings-decoders>
 Tuned alike <docs/findings-facts>
 SmolLM2 <docs/findings-smollm2>

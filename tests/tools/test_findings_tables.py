@@ -6,7 +6,13 @@ from types import ModuleType
 
 import pytest
 
-from tools import findings_decoder, findings_facts, findings_sequences, findings_smollm2
+from tools import (
+    findings_decoder,
+    findings_facts,
+    findings_glue,
+    findings_sequences,
+    findings_smollm2,
+)
 from tools.findings import filled
 
 
@@ -15,6 +21,7 @@ from tools.findings import filled
     [
         pytest.param(findings_decoder, marks=pytest.mark.slow),
         pytest.param(findings_facts, marks=pytest.mark.slow),
+        findings_glue,
         findings_sequences,
         findings_smollm2,
     ],
