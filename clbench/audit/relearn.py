@@ -193,7 +193,7 @@ def missing(comparison: Comparison, relearned: Sequence[Relearned]) -> str:
     done = {each.title for each in relearned}
     lost = [m for m in comparison.measures if m.change.word == "forgot" and m.part != "features"]
     if rest := [each.title for each in lost if each.title not in done]:
-        return f"Not relearned, as there are no answers to train on: {'; '.join(rest)}."
+        return f"Lost, but not relearned: {'; '.join(rest)}."
     return "" if done else "Nothing to relearn: no loss in behaviour or an axis is shown."
 
 

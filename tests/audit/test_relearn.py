@@ -121,7 +121,7 @@ def test_losses_that_have_no_lesson_are_named() -> None:
     )
     comparison = compare(before, after, 0.02)
     regained = Relearned("own, arithmetic", 8, *[comparison.changes[1].change] * 3)
-    note = "Not relearned, as there are no answers to train on"
+    note = "Lost, but not relearned"
     assert missing(comparison, [regained]) == f"{note}: own, instructions."
     comparison = compare(before[:1], after[:1], 0.02)
     assert missing(comparison, []) == f"{note}: own, instructions."

@@ -26,11 +26,9 @@ from transformers import (
 
 from clbench.audit import ability
 from clbench.audit.changes import Flips
-from clbench.audit.language import LanguageLoss
 from clbench.audit.models import load_base
 from clbench.core.errors import ClbenchError
 from clbench.hf import ForgettingCallback
-from clbench.hf.training import audited
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.locate import TINY, TINY_GPT
 from clbench.tasks.general import GENERAL
@@ -237,16 +235,6 @@ def test_adapters_in_trls_trainer_are_watched(tmp_path: Path) -> None:
     trainer.train()
     assert steps(callback) == [0, 2, 4]
     assert callback.curve[0]["language"] != callback.curve[-1]["language"]
-
-
-def test_the_loss_of_texts_is_the_same_on_whatever_side_the_trainer_pads() -> None:
-    losses, model = [], AutoModelForCausalLM.from_pretrained(TINY_GPT).eval()
-    for side in ("left", "right"):
-        tokenizer = AutoTokenizer.from_pretrained(TINY_GPT, padding_side=side)
-        watched = audited(model, tokenizer)
-        losses += [LanguageLoss(watched, "built-in", 40, 0, torch.device("cpu"))(watched)]
-        assert tokenizer.padding_side == side
-    np.testing.assert_array_equal(*losses)
 
 
 def test_general_tasks_are_watched_by_name_and_axis(tmp_path: Path) -> None:
