@@ -221,7 +221,7 @@ class SearchFolder:
 
 @dataclass(frozen=True)
 class TrialSource:
-    """The complete trials of one pair of tasks; a log has no more than these."""
+    """The complete trials of one pair of tasks; a log has only the first three fields."""
 
     path: Path
     trials: Sequence[Trial]
