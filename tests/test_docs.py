@@ -220,6 +220,7 @@ def test_the_documentation_states_whose_memory_grows_with_tasks() -> None:
     # Those for language models hold one copy or none: `clbench check` says so. l2p-paper has the
     # memory of l2p, and rate-steps that of low-rate.
     for_words = {"kl-anchor", "asft", "dft", "eaft", "talr", "self-replay", "self-sft", "sdft"}
+    for_words |= {"grpo"}
     # The square of their features, whatever the tasks: tests/methods/test_random_features.py.
     by_features = {"klda", "ranpac"}
     assert packaged - {*growth.index} == {*for_words, *by_features, "l2p-paper", "rate-steps"}

@@ -44,7 +44,7 @@ for _module, _classes in {
     "generic_replay": "generic-replay:GenericReplay",
     "lora": "ewc-lora:EWCLora lora:Lora o-lora:OLora",
     "merging": "dare:Dare ties:Ties wise-ft:WiseFT",
-    "on_policy": "sdft:SDFT self-replay:SelfReplay self-sft:SelfSFT",
+    "on_policy": "grpo:GRPO sdft:SDFT self-replay:SelfReplay self-sft:SelfSFT",
     "partial_updates": "migu:Migu mofo:MoFO osf:OSF packnet:PackNet",
     "prompts": "l2p:L2P progressive-prompts:ProgressivePrompts",
     "quadratic": "ewc-mlm:EWCMLM l2-sp:L2SP",

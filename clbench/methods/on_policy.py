@@ -1,4 +1,4 @@
-"""Methods on data that the model writes: replayed texts, right answers, self-distillation."""
+"""Methods on data that the model writes: texts, right answers, self-distillation, rewards."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from clbench.core.errors import DataError
 from clbench.core.shapes import only_shapes
@@ -46,6 +46,19 @@ class OnPolicy(Method):
         name, revision = context.model_name, context.revision
         self._tokenizer: Any = load_tokenizer(name, revision, plain=True)
         self._stops = stop_tokens(self._tokenizer)
+
+    def scores(
+        self, data: TaskData, written: Sequence[Tokens], gold: Sequence[Tokens]
+    ) -> list[float]:
+        """Return the score of each text by the task's first metric; of a class, 1 if it is given.
+
+        `written` has equally many texts for each row of `gold`, in its order.
+        """
+        own = writing.lines(self._tokenizer, written)
+        given = self._tokenizer.batch_decode(gold, skip_special_tokens=True)
+        score = TEXT_METRICS[data.metric] if data.metric else lambda a, b: float(a == b)
+        each = len(written) // len(gold)
+        return [score(text, given[number // each].strip()) for number, text in enumerate(own)]
 
 
 class SelfReplay(OnPolicy, TextReplay):
@@ -142,13 +155,10 @@ class SelfSFT(OnPolicy):
         asked = replace(data, rows=replace(prompts, answers=None))
         most = max(map(len, gold)) + SPARE
         written = writing.draw_rows(stage, asked, self._stops, most, self.temperature)
-        own = writing.lines(self._tokenizer, written)
-        given = self._tokenizer.batch_decode(gold, skip_special_tokens=True)
-        is_right = TEXT_METRICS[data.metric] if data.metric else lambda a, b: float(a == b)
         chosen: dict[int, Tokens] = {}
-        for number, text in enumerate(own):
+        for number, score in enumerate(self.scores(data, written, gold)):
             row = number // self.samples
-            if row not in chosen and is_right(text, given[row].strip()) >= self.threshold:
+            if row not in chosen and score >= self.threshold:
                 chosen[row] = [*(t for t in written[number] if t not in self._stops), end]
         stage.note(
             f"self-sft: {stage.name}: {len(chosen)} of {len(rows)} prompts have a right answer "
@@ -260,6 +270,62 @@ class SDFT(OnPolicy):
         weights = dict(stage.model.named_parameters())
         for name, value in self._teacher.items():
             value.lerp_(weights[name].to(value), self.ema)
+
+
+class GRPO(OnPolicy):
+    """Group-relative policy optimisation: reinforce the own answers that are better than others.
+
+    At each step the model writes `samples` answers to each prompt of the batch. The loss is the
+    mean over their tokens of −A·log p, where p is the probability of a token at `temperature` and A
+    the advantage of its answer, a constant (Shao et al. 2024, arXiv 2402.03300, equation 3, without
+    the penalty of its divergence from the model before). As each answer is used once, the ratio of
+    that equation is 1 and nothing is clipped. The mean over all tokens, in place of one over each
+    answer first, is that of Yu et al. 2025 (DAPO, arXiv 2503.14476, section 3.3). The reward is the
+    score of the answer: 1 if a class is right and else 0, and for texts the task's first metric.
+    The curve ``reward`` is its mean.
+
+    Attributes
+    ----------
+    samples
+        Answers written to each prompt, a group.
+    advantage
+        Of reward r: ``normalised``: (r − mean)/(s + 1e-4), with mean and standard deviation s of
+        the group. ``centred``: r − mean (Liu et al. 2025, arXiv 2503.20783). ``reward``: r itself,
+        so that wrong answers have no gradient; where one answer is right, the gradient is in the
+        mean that of DFT for answers of one token.
+    """
+
+    name: ClassVar[str] = "grpo"
+    samples: Annotated[int, Field(ge=2, le=1000)] = 8
+    advantage: Literal["normalised", "centred", "reward"] = "normalised"
+
+    def loss(self, stage: Stage, batch: Batch) -> Tensor:
+        """Return the loss of answers that the model writes now, a scalar."""
+        rows = stage.data.rows.take(batch.positions)
+        gold = answers_of(rows)
+        prompts = [prompt for prompt in prompts_of(rows) for _ in range(self.samples)]
+        most, data = max(map(len, gold)) + SPARE, replace(stage.data, rows=prompt_rows(prompts))
+        draws = writing.uniform((len(prompts), most), stage.rng("answers"))
+        written = writing.write_rows(stage, data, self._stops, most, draws, self.temperature)
+        scores = torch.tensor(self.scores(data, written, gold), device=stage.device)
+        stage.sample("reward", scores.mean())
+        advantages = self.advantages(scores.view(len(gold), self.samples)).flatten()
+        asked = replace(data, rows=prompt_rows(prompts, written))
+        part = asked.batch(np.arange(len(written)), stage.device)
+        outputs = stage.logits(part) / self.temperature
+        losses = nn.functional.cross_entropy(
+            outputs.flatten(0, 1), part.labels.flatten(), reduction="none"
+        )
+        return stage.token_mean(advantages[:, None] * losses.view(part.labels.shape), part)
+
+    def advantages(self, rewards: Tensor) -> Tensor:
+        """Return the advantages of rewards of shape (rows, samples)."""
+        if self.advantage == "reward":
+            return rewards
+        centred = rewards - rewards.mean(1, keepdim=True)
+        if self.advantage == "centred":
+            return centred
+        return centred / (rewards.std(1, keepdim=True) + 1e-4)
 
 
 def answers_of(rows: Any) -> list[Tokens]:

@@ -207,6 +207,7 @@ def test_models_with_plain_tuples_and_other_labels_are_trained(tmp_path: Path) -
         ("self-replay", {"prompts": "old"}, "keeps rows of earlier tasks"),
         ("self-sft", {}, "answers that it lets the model write"),
         ("sdft", {}, "answers that it lets the model write"),
+        ("grpo", {}, "answers that it lets the model write"),
         ("wise-ft", {}, "Use `clbench mend`"),
         ("packnet", {}, "has weights for each task|cannot run in a Trainer"),
         ("si", {}, "cannot run in a Trainer"),

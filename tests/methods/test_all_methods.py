@@ -118,7 +118,7 @@ def run(request: pytest.FixtureRequest, folder: Path) -> Run:
 def test_every_method_is_among_the_cases() -> None:
     own_files = {"ewc-mlm", "generic-replay"}  # a corpus
     own_files |= {"kl-anchor", "asft", "dft", "eaft", "talr"}  # a language model
-    own_files |= {"sdft", "self-replay", "self-sft"}
+    own_files |= {"grpo", "sdft", "self-replay", "self-sft"}
     assert set(METHODS.names()) - own_files <= CASES.keys()
 
 

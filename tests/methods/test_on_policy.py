@@ -17,7 +17,7 @@ from clbench.core.errors import DataError
 from clbench.methods import on_policy
 from clbench.methods.base import Vanilla
 from clbench.methods.distillation import distillation
-from clbench.methods.on_policy import SDFT, OnPolicy, SelfReplay, SelfSFT, answers_of
+from clbench.methods.on_policy import GRPO, SDFT, OnPolicy, SelfReplay, SelfSFT, answers_of
 from clbench.models.answering import build_answering_model
 from clbench.training import writing
 from clbench.training.batches import TaskData
@@ -366,7 +366,9 @@ def test_the_teacher_follows_a_model_in_bf16(folder: Path) -> None:
     assert weight.grad is not None
 
 
-@pytest.mark.parametrize("make", [SelfReplay, SDFT, lambda: SelfSFT(samples=1)])
+@pytest.mark.parametrize(
+    "make", [SelfReplay, SDFT, lambda: GRPO(samples=2), lambda: SelfSFT(samples=1)]
+)
 def test_two_runs_agree_and_differ_from_vanilla(folder: Path, make: Any) -> None:
     weights = []
     for method in (make(), make(), Vanilla()):

@@ -1,0 +1,101 @@
+"""GRPO: the loss, rewards and advantages, against numbers computed plainly and with TRL."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.checkpoints import save_generator
+from methods.test_answering_methods import CPU, Cell
+
+from clbench.methods.on_policy import GRPO, answers_of
+from clbench.training import writing
+from clbench.training.batches import TaskData
+from clbench.training.writing import prompt_rows, prompts_of, uniform, write_rows
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_generator("llama", tmp_path_factory.mktemp("generator"))
+
+
+def grpo_pieces(
+    folder: Path, **settings: Any
+) -> tuple[GRPO, Any, Any, list[list[int]], list[list[int]]]:
+    """Return a method, a stage, a batch, its prompts by answer, and the answers it will write."""
+    method = GRPO(samples=3, temperature=0.6, **settings)
+    cell = Cell(folder, method)
+    stage = cell.stage(0)
+    cell.context.model.eval()
+    batch = stage.data.batch(np.array([1, 4, 6]), CPU)
+    rows = stage.data.rows.take(batch.positions)
+    prompts = [prompt for prompt in prompts_of(rows) for _ in range(3)]
+    most = max(map(len, answers_of(rows))) + 8
+    draws = uniform((9, most), cell.stage(0).rng("answers"))
+    data = TaskData(0, "t", "t", False, prompt_rows(prompts), 0)
+    return method, stage, batch, prompts, write_rows(stage, data, method._stops, most, draws, 0.6)
+
+
+@pytest.mark.parametrize("advantage", ["normalised", "centred", "reward"])
+def test_grpo_reinforces_answers_by_their_advantage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, advantage: Any
+) -> None:
+    method, stage, batch, prompts, written = grpo_pieces(folder, advantage=advantage)
+    rewards = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.25, 1.0, 0.5]])
+    monkeypatch.setattr(method, "scores", lambda *_: rewards.flatten().tolist())
+    spread = [((group - group.mean()) ** 2).sum().div(2).sqrt() + 1e-4 for group in rewards]
+    expected = {
+        "reward": rewards,
+        "centred": rewards - rewards.sum(1, keepdim=True) / 3,
+        "normalised": (rewards - rewards.sum(1, keepdim=True) / 3) / torch.stack(spread)[:, None],
+    }[advantage]
+    terms = []
+    for prompt, answer, weight in zip(prompts, written, expected.flatten(), strict=True):
+        logits = stage.model.backbone(input_ids=torch.tensor([[*prompt, *answer]])).logits / 0.6
+        chances = logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        terms.append(-weight * chances[range(len(answer)), answer])
+    wanted = torch.cat(terms).mean()
+    gradients = torch.autograd.grad(wanted, stage.trainable())
+    stage.step = 1
+    loss = method.loss(stage, batch)
+    torch.testing.assert_close(loss, wanted, rtol=1e-4, atol=1e-6)
+    for one, other in zip(torch.autograd.grad(loss, stage.trainable()), gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_grpo_rewards_right_answers_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, stage, batch, *_ = grpo_pieces(folder)
+    gold = answers_of(stage.data.rows.take(batch.positions))
+    wrong = method._tokenizer(" perhaps", add_special_tokens=False)["input_ids"]
+    written = [gold[0], wrong, gold[0][:-1], wrong, wrong, wrong, wrong, gold[2], wrong]
+    monkeypatch.setattr(writing, "write_rows", lambda *_: written)
+    seen = []
+    monkeypatch.setattr(
+        method, "advantages", lambda rewards: seen.append(rewards) or torch.zeros_like(rewards)
+    )
+    assert float(method.loss(stage, batch).detach()) == 0.0
+    assert seen[0].tolist() == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_advantages_and_defaults_are_those_of_trl() -> None:
+    trl = pytest.importorskip("trl.trainer.grpo_trainer")
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.5, 0.25, 1.0, 0.0], [1.0] * 4])
+    spread = trl.nanstd(rewards, dim=1)[:, None]
+    theirs = (rewards - rewards.mean(1, keepdim=True)) / (spread + 1e-4)
+    method = GRPO()
+    torch.testing.assert_close(method.advantages(rewards), theirs)
+    defaults = {field.name: field.default for field in fields(trl.GRPOConfig)}
+    names = ("num_generations", "temperature", "beta", "scale_rewards", "loss_type")
+    assert [defaults[n] for n in names] == [
+        method.samples,
+        method.temperature,
+        0.0,
+        "group",
+        "dapo",
+    ]
