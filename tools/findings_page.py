@@ -26,6 +26,7 @@ from clbench.suite.schema import Question
 from tools import findings as pairs
 from tools import findings_decoder as decoder
 from tools import findings_facts as facts
+from tools import findings_glue as glue
 from tools import findings_sequences as sequences
 from tools import findings_smollm2 as smollm2
 from tools.findings import ROOT, SCORES, TITLES, Claim, plain
@@ -117,6 +118,9 @@ def comparisons() -> dict[str, Comparison]:
         found[f"tuned {name} {key}"] = answer
     for (key, rate, name), answer in smollm2.against_later().items():
         found[f"smollm2 {name} {rate} {key}"] = answer
+    for (key, rate, name), answer in glue.against_rates().items():
+        found[f"glue {name} {rate} {key}"] = answer
+    found |= {"glue equal": read} if isinstance(read := glue.primary(), Comparison) else {}
     for name, reading in facts.on_curve().items():
         found |= {f"equal {name}": reading} if isinstance(reading, Comparison) else {}
     for (key, name), answer in decoder.on_curve().items():
@@ -165,6 +169,8 @@ def values() -> dict[str, str]:
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
     for name, study in SEQUENCES.items():
         found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}
+    for name, own in glue.compared().groupby("baseline"):
+        found |= {f"glue {name} {score}": plain(own[score].mean()) for score in glue.SCORES}
     for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):
         verdicts = [comparisons()[key].verdict for key in matching(pattern).values()]
         found[f"{name} count"] = f"{verdicts.count('better')} of {len(verdicts)}"
@@ -313,6 +319,14 @@ def panels() -> dict[str, Panels]:
         }
         for name in ("four", "fifteen", "written")
     }}  # fmt: skip
+    found["lora"] = {
+        title: {
+            label: {row: f"glue {name} {rate} {score}" for rate, row in glue.RATES.items()}
+            for name, label in glue.LORA.items()
+        }
+        for score, title in glue.SCORES.items()
+        if score in ("learned", "lost")
+    }
     found["lower-rate"] = {
         title: {"": matching(f"tuned (.+) {score}")} for score, title in facts.SCORES.items()
     }

@@ -22,6 +22,7 @@ STUDIES = {
     "findings-sequence-4": ("sequences", "--data DIR --model MODEL"),
     "findings-sequence-15": ("sequences", "--data DIR --model MODEL"),
     "findings-sequence-4-text": ("sequences", "--data DIR --model MODEL"),
+    "findings-glue-minilm": ("glue", "--data DIR --model MODEL"),
     "findings-decoder": ("decoders", "--model facts-gpt"),
     "findings-decoder-relearn": ("decoders", "--model facts-gpt"),
     "findings-facts": ("facts", "--model facts-gpt"),
@@ -55,7 +56,17 @@ def studies_table() -> str:
     """Return a Markdown table of the studies with their scales, commands and hours."""
     rows = []
     for name, (page, options) in STUDIES.items():
-        kinds = ("tune", "tune-more", "costs", "third", "others", "late", "sdft", "pilot")
+        kinds = (
+            "tune",
+            "tune-more",
+            "costs",
+            "third",
+            "others",
+            "late",
+            "sdft",
+            "pilot",
+            "float32",
+        )
         others = [f"{name}-{kind}" for kind in kinds]
         others = [other for other in others if (REFERENCE / other).exists()]
         counts = [runs(name)["rows"].max(), runs(name)["seed"].nunique(), len(runs(name))]

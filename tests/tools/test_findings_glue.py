@@ -10,7 +10,7 @@ import pytest
 from clbench.results.archive import read_archive
 from clbench.suite.read import read_suite
 from tools import findings_glue as page
-from tools.findings import plain
+from tools.findings import interval, plain
 
 
 @cache
@@ -19,23 +19,56 @@ def text() -> str:
     return " ".join(page.PAGE.read_text(encoding="utf-8").split())
 
 
-def test_seeds_are_those_declared_and_verdicts_wait_for_all_of_them() -> None:
+def test_all_declared_seeds_are_here_and_verdicts_would_wait_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     suite = read_suite("findings-glue-minilm").file
     assert [*page.RATES, *page.LORA] == suite.methods
-    seeds = [*page.compared()["seed"].unique()]
-    assert seeds == suite.seeds[: len(seeds)]  # in order: none was chosen
-    assert len(page.compared()) == len(page.kept()) == len(suite.methods) * len(seeds)
-    numbers = {2: "Two", 3: "Three", 4: "Four"}
-    assert f"{numbers[len(seeds)]} of the five declared seeds are here." in text()
+    assert [*page.compared()["seed"].unique()] == suite.seeds
+    assert len(page.compared()) == len(page.kept()) == len(suite.methods) * len(suite.seeds)
+    assert {"glue-equal", "glue-rates"} < {*page.tables()}
+    fewer = page.compared().query("seed < 4")
+    monkeypatch.setattr(page, "compared", lambda: fewer)
     assert {"glue-equal", "glue-rates"}.isdisjoint(page.tables())
 
 
 def test_what_the_page_says_of_the_tasks() -> None:
     means = page.compared().groupby("baseline").mean()
-    rte, _, cola, _ = page.cells()[0].floors
+    rte, mrpc, cola, _ = page.cells()[0].floors
     assert (means["RTE learned"] - rte).abs().max() < 0.04
     most = plain(means["CoLA learned"].max() - cola)
-    assert f"CoLA's correlation at {most} or less, and SST-2 comes last" in text()
+    assert f"CoLA's correlation is {most} or less, and SST-2 comes last" in text()
+    left = page.by_seed("learned") - page.by_seed("lost")
+    low = left["lora-shared"].idxmin()
+    assert (left["lora-shared"] < mrpc - 0.02).sum() == 1
+    fall = plain(page.by_seed("lost").loc[low, "lora-shared"])
+    assert f"on one of its seeds MRPC falls by {fall}, below the most frequent class" in text()
+
+
+def test_what_the_page_says_of_lora() -> None:
+    means = page.compared().groupby("baseline").mean()
+    equal = page.primary()
+    assert equal.verdict == "no difference shown"
+    learned, lost = (plain(means.loc["lora-double", score]) for score in ("learned", "lost"))
+    assert f"it learns {learned} of MRPC and loses {lost};" in text()
+    assert means.loc["vanilla-quarter", "learned"] < means.loc["lora-double", "learned"]
+    assert means.loc["lora-double", "learned"] < means.loc["vanilla-half", "learned"]
+    assert f"loses {plain(-equal.difference)} less, without a verdict" in text()
+    assert f"leave room for a lead of LoRA of {plain(equal.difference_high)} at most" in text()
+    assert f"The whole rate loses {plain(means.loc['vanilla', 'lost'])} of MRPC" in text()
+    shown = {
+        key: interval(-each.difference, -each.difference_high, -each.difference_low)
+        for key, each in page.against_rates().items()
+        if each.verdict != "no difference shown"
+    }
+    words = {
+        ("learned", "vanilla-quarter", "lora-shared"): "learns {} less of MRPC than a quarter",
+        ("average", "vanilla", "lora-shared"): "ends {} behind the whole rate",
+        ("average", "vanilla-half", "lora-double"): "At 1e-3 it ends {} behind half the rate",
+    }
+    assert words.keys() == shown.keys()
+    for key, sentence in words.items():
+        assert sentence.format(shown[key].replace("+", "")) in text()
 
 
 def test_scores_follow_from_the_files() -> None:
