@@ -8,9 +8,10 @@ from functools import cache
 import pytest
 
 from clbench.results.archive import read_archive
+from clbench.results.store import Store
 from clbench.suite.read import read_suite
 from tools import findings_glue as page
-from tools.findings import interval, plain
+from tools.findings import REFERENCE, interval, plain
 
 
 @cache
@@ -85,3 +86,17 @@ def test_scores_follow_from_the_files() -> None:
         assert cell["settings"]["protocol"]["task_metric"] == {"glue/cola": "matthews"}
         sizes = [part["validation"] for part in cell["scenario_report"]["parts"]]
         assert sizes == [277, 408, 1043, 872]  # all of GLUE
+
+
+def test_float32_learns_and_loses_the_same() -> None:
+    same = page.kept().set_index(["baseline", "seed"])
+    cells = Store(REFERENCE / "findings-glue-minilm-float32").read().cells
+    assert {cell.baseline for cell in cells} == {"vanilla", page.PRIMARY}
+    gaps = []
+    for cell in cells:
+        assert cell.settings["protocol"]["precision"] == "float32"
+        learned, left = (cell.R[stage][page.MRPC] or 0.0 for stage in (page.MRPC, -1))
+        own = same.loc[cell.baseline, 0]
+        gaps += [abs(learned - own["learned"]), abs(learned - left - own["lost"])]
+    assert f"{max(gaps):.3f}" == "0.002"
+    assert "learns and loses the same of MRPC within .002" in text()
