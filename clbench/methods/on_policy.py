@@ -301,16 +301,15 @@ class GRPO(OnPolicy):
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of answers that the model writes now, a scalar."""
-        rows = stage.data.rows.take(batch.positions)
-        gold = answers_of(rows)
-        prompts = [prompt for prompt in prompts_of(rows) for _ in range(self.samples)]
-        most, data = max(map(len, gold)) + SPARE, replace(stage.data, rows=prompt_rows(prompts))
-        draws = writing.uniform((len(prompts), most), stage.rng("answers"))
+        rows: Any = stage.data.rows.take(np.repeat(batch.positions, self.samples))
+        gold, data = answers_of(rows), replace(stage.data, rows=replace(rows, answers=None))
+        most = max(map(len, gold)) + SPARE
+        draws = writing.uniform((len(rows), most), stage.rng("answers"))
         written = writing.write_rows(stage, data, self._stops, most, draws, self.temperature)
         scores = torch.tensor(self.scores(data, written, gold), device=stage.device)
         stage.sample("reward", scores.mean())
-        advantages = self.advantages(scores.view(len(gold), self.samples)).flatten()
-        asked = replace(data, rows=prompt_rows(prompts, written))
+        advantages = self.advantages(scores.view(-1, self.samples)).flatten()
+        asked = replace(data, rows=replace(rows, answers=padded_tokens(written)))
         part = asked.batch(np.arange(len(written)), stage.device)
         outputs = stage.logits(part) / self.temperature
         losses = nn.functional.cross_entropy(

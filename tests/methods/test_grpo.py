@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,34 @@ def test_grpo_reinforces_answers_by_their_advantage(
     torch.testing.assert_close(loss, wanted, rtol=1e-4, atol=1e-6)
     for one, other in zip(torch.autograd.grad(loss, stage.trainable()), gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_an_encoder_decoder_learns_from_its_answers(tmp_path: Path) -> None:
+    method = GRPO(samples=3, temperature=0.6, advantage="reward")
+    cell = Cell(save_generator("t5", tmp_path), method)
+    rows: Any = replace(cell.tasks[0].rows, encoder_decoder=True)
+    cell.tasks[0] = replace(cell.tasks[0], rows=rows)
+    stage = cell.stage(0)
+    cell.context.model.eval()
+    batch = stage.data.batch(np.array([0, 5]), CPU)
+    rows = stage.data.rows.take(np.repeat(batch.positions, 3))
+    most = max(map(len, answers_of(rows))) + 8
+    draws = uniform((6, most), cell.stage(0).rng("answers"))
+    asked = replace(stage.data, rows=replace(rows, answers=None))
+    written = write_rows(stage, asked, method._stops, most, draws, 0.6)
+    rewards = [0.0, 1.0, 0.5, 0.0, 0.25, 0.0]
+    method.scores = lambda *_: rewards  # type: ignore[method-assign]
+    terms = []
+    for prompt, answer, weight in zip(prompts_of(rows), written, rewards, strict=True):
+        start = [stage.model.config.decoder_start_token_id]
+        logits = stage.model.backbone(
+            input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([start + answer[:-1]])
+        ).logits[0]
+        chances = (logits / 0.6).log_softmax(-1)
+        terms.append(-weight * chances[range(len(answer)), answer])
+    stage.step = 1
+    loss = method.loss(stage, batch)
+    torch.testing.assert_close(loss, torch.cat(terms).mean(), rtol=1e-4, atol=1e-6)
 
 
 def test_grpo_rewards_right_answers_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
