@@ -1,4 +1,4 @@
-"""Write the tables and the figure of ``docs/findings-decoders.md`` from the cells of the study.
+"""Write the tables and figures of ``docs/findings-decoders.md`` from the cells of the study.
 
 python -m tools.findings_decoder
 
@@ -44,6 +44,7 @@ from clbench.results.statistics import (
     summarise,
 )
 from clbench.results.store import Store
+from tools import findings_grpo as grpo
 from tools.equal_learning import (
     at_equal_learning,
     complete,
@@ -302,6 +303,7 @@ def tables() -> dict[str, str]:
             ["relearns at", "baseline", "seeds", "lost", *(f"{n} rows" for n in (8, 16, 32))], slow
         ),
         "decoder-points": table(["baseline", *marks], points),
+        **grpo.tables(),
     }
 
 
@@ -326,6 +328,7 @@ def draw() -> Figure:
 def main() -> None:
     """Write the tables into the page, and the figure."""
     write([PAGE], tables(), FIGURE, draw())
+    grpo.write_figure()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from tools import findings as pairs
 from tools import findings_decoder as decoder
 from tools import findings_facts as facts
 from tools import findings_glue as glue
+from tools import findings_grpo as grpo
 from tools import findings_sequences as sequences
 from tools import findings_smollm2 as smollm2
 from tools.findings import ROOT, SCORES, TITLES, Claim, plain
@@ -123,6 +124,8 @@ def comparisons() -> dict[str, Comparison]:
     found |= {"glue equal": read} if isinstance(read := glue.primary(), Comparison) else {}
     for name, reading in facts.on_curve().items():
         found |= {f"equal {name}": reading} if isinstance(reading, Comparison) else {}
+    for (key, name), answer in grpo.on_curve().items():
+        found |= {f"drawn {name} {key}": answer} if isinstance(answer, Comparison) else {}
     for (key, name), answer in decoder.on_curve().items():
         found |= {f"curve {name} {key}": answer} if isinstance(answer, Comparison) else {}
     return found | {f"change {name} {key}": answer for (key, name), answer in changes.items()}

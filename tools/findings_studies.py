@@ -24,6 +24,7 @@ STUDIES = {
     "findings-sequence-4-text": ("sequences", "--data DIR --model MODEL"),
     "findings-glue-minilm": ("glue", "--data DIR --model MODEL"),
     "findings-decoder": ("decoders", "--model facts-gpt"),
+    "findings-decoder-grpo": ("decoders", "--model facts-gpt"),
     "findings-decoder-relearn": ("decoders", "--model facts-gpt"),
     "findings-facts": ("facts", "--model facts-gpt"),
     "findings-smollm2-short": ("smollm2", "--data DIR --model MODEL --corpus FILE"),

@@ -63,6 +63,7 @@ OTHERS = {
     "written o-lora lora-shared average": "worse",
     "later o-lora-strong lora-shared": NONE,
     "glue equal": NONE,
+    **{f"drawn {n} p_o": "worse" for n in (*page.grpo.DFT, *page.grpo.GRPO)},
     "glue lora-shared vanilla-quarter learned": "worse",
     "glue lora-double vanilla-half average": "worse",
     "smollm2 sdft vanilla-quarter p_s": "worse",
