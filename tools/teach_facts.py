@@ -1,13 +1,14 @@
 """Teach the built-in decoder what the study findings-decoder begins with.
 
-python -m tools.teach_facts [--others] FOLDER
+python -m tools.teach_facts [--others | --able] FOLDER
 
 The folder is the study's base model. It knows the facts of ``synthetic/facts``, which can be
 forgotten, and it has a first idea of ``synthetic/acceptability``, from other rows than the study's
 of which a fourth have the wrong label. So it answers in the task's words, often rightly, as a base
 model does where on-policy methods are used. A few texts keep it a language model. With
 ``--others`` it knows as many facts on other people, in the same words: a control that never knew
-what the study's models forget.
+what the study's models forget. With ``--able`` it has also seen a few of the new facts, so that it
+is often right on them before it learns them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from clbench.models.checkpoint import load_generator, load_tokenizer
-from clbench.tasks.facts import FACTS, OTHER_FACTS
+from clbench.tasks.facts import FACTS, OTHER_FACTS, FactsTask
 from clbench.tasks.synthetic import SPECS, generate, unlabelled
 from clbench.tasks.task import TaskSource
 
@@ -28,10 +29,12 @@ STEPS, RATE, WARMUP = 300, 2e-3, 30
 ASKED, HINTS, TEXTS = 24, 8, 3
 """Rows and texts in a batch."""
 NOISE = 0.25
+OLD = 6
+"""How often a row of the old facts is drawn for one of the new ones, where these are seen."""
 LENGTH, SEED, THREADS = 64, 0, 1
 
 
-def teach(folder: Path, steps: int = STEPS, *, others: bool = False) -> None:
+def teach(folder: Path, steps: int = STEPS, *, others: bool = False, able: bool = False) -> None:
     """Write the taught model and its tokenizer.
 
     The same steps give the same weights on one processor; on others the last digits may differ.
@@ -39,11 +42,9 @@ def teach(folder: Path, steps: int = STEPS, *, others: bool = False) -> None:
     torch.manual_seed(SEED)
     torch.set_num_threads(THREADS)
     model, tokenizer = load_generator("tiny-gpt"), load_tokenizer("tiny-gpt", plain=True)
-    rows = (OTHER_FACTS if others else FACTS[0])(TaskSource(None, Path())).train
-    values = zip(*rows.choices, strict=True)
-    labels = rows.labels.tolist()
-    pairs = [(q, v[k]) for q, v, k in zip(rows.first, values, labels, strict=True)]
-    facts = [_row(tokenizer, *pair) for pair in pairs]
+    facts = _facts(tokenizer, OTHER_FACTS if others else FACTS[0])
+    if able:
+        facts = facts * OLD + _facts(tokenizer, FACTS[1])
     task = SPECS["acceptability"]
     template = task.template()
     hints = [
@@ -66,6 +67,14 @@ def teach(folder: Path, steps: int = STEPS, *, others: bool = False) -> None:
         shape.step()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _facts(tokenizer: Any, task: FactsTask) -> list[tuple[list[int], int]]:
+    """Return the training rows of a task of facts with their answers."""
+    rows = task(TaskSource(None, Path())).train
+    values, labels = zip(*rows.choices, strict=True), rows.labels.tolist()
+    pairs = [(q, v[k]) for q, v, k in zip(rows.first, values, labels, strict=True)]
+    return [_row(tokenizer, *pair) for pair in pairs]
 
 
 def _row(tokenizer: Any, prompt: str, answer: str) -> tuple[list[int], int]:
@@ -95,6 +104,7 @@ def _loss(model: Any, rows: list[tuple[list[int], int]]) -> Tensor:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tools.teach_facts", description=__doc__)
     parser.add_argument("--others", action="store_true", help="teach it facts on other people")
+    parser.add_argument("--able", action="store_true", help="show it some of the new facts")
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
-    teach(arguments.folder, others=arguments.others)
+    teach(arguments.folder, others=arguments.others, able=arguments.able)
