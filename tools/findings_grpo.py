@@ -1,17 +1,22 @@
 """The tables and the figure of GRPO in ``docs/findings-decoders.md``.
 
-`tools.findings_decoder` writes them. What is compared was fixed in the suite before the first cell
-was kept.
+`tools.findings_decoder` writes them. What is compared was fixed in the suites before their first
+cells were kept.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
 
 import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
+from clbench.results.archive import read_archive
 from clbench.results.cell import cell_scores
 from clbench.results.statistics import Comparison
 from clbench.results.store import Store
@@ -25,76 +30,140 @@ from tools.equal_learning import (
 from tools.findings import REFERENCE, ROOT, plain, table
 from tools.findings_figures import points_figure
 
-FOLDER = REFERENCE / "findings-decoder-grpo"
 FIGURE = ROOT / "docs" / "figures" / "findings-grpo.svg"
-RATES = ("vanilla-fortieth", "vanilla-twentieth", "vanilla-tenth", "vanilla-fifth")
-DFT = ("dft-tenth", "dft-quarter")
-GRPO = ("grpo-tenth", "grpo-quarter", "grpo-reward-tenth")
-TWINS = {"dft-tenth": ("grpo-tenth", "grpo-reward-tenth"), "dft-quarter": ("grpo-quarter",)}
-"""Strengths of GRPO by the strength of DFT at the same rate."""
 SCORES = {"p_s": "new facts", "p_o": "old facts kept"}
 ROWS = {"p_s": 48, "p_o": 144}
 """Facts of which each score is a share."""
 
 
+@dataclass(frozen=True)
+class Study:
+    """A study of GRPO beside plain fine-tuning and DFT, by the name of its folder.
+
+    Attributes
+    ----------
+    before
+        What the model is before it learns.
+    rates
+        Plain fine-tuning, from the lowest rate to the highest.
+    twins
+        Strengths of GRPO by the strength of DFT at the same rate. The last one of GRPO has the
+        reward alone.
+    """
+
+    name: str
+    before: str
+    rates: tuple[str, ...]
+    twins: Mapping[str, tuple[str, ...]]
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def grpo(self) -> list[str]:
+        """The strengths of GRPO."""
+        return sorted(name for names in self.twins.values() for name in names)
+
+    @property
+    def others(self) -> list[str]:
+        """All that is compared with plain fine-tuning."""
+        return [*self.twins, *self.grpo]
+
+    def cells(self) -> list[dict[str, object]]:
+        """Return the records of the cells."""
+        return [json.loads(data) for data in read_archive(REFERENCE / self.name).values()]
+
+
+SELDOM = Study(
+    "findings-decoder-grpo",
+    "seldom right before",
+    ("vanilla-fortieth", "vanilla-twentieth", "vanilla-tenth", "vanilla-fifth"),
+    {"dft-tenth": ("grpo-tenth", "grpo-reward-tenth"), "dft-quarter": ("grpo-quarter",)},
+)
+OFTEN = Study(
+    "findings-decoder-able",
+    "often right before",
+    ("vanilla-twentieth", "vanilla-tenth", "vanilla-quarter", "vanilla-half"),
+    {"dft-quarter": ("grpo-quarter", "grpo-reward-quarter"), "dft-half": ("grpo-half",)},
+)
+
+
 @cache
-def kept() -> pd.DataFrame:
+def kept(study: Study) -> pd.DataFrame:
     """Return the scores of the finished cells of the seeds that all baselines have."""
-    cells = [cell for cell in Store(FOLDER).read().cells if cell.status == "ok"]
+    cells = [cell for cell in Store(REFERENCE / study.name).read().cells if cell.status == "ok"]
     rows = [cell_scores(c) | {"baseline": c.baseline, "seed": c.seed} for c in cells]
     return complete(pd.DataFrame(rows))
 
 
 @cache
-def on_curve() -> dict[tuple[str, str], Comparison | int]:
+def on_curve(study: Study) -> dict[tuple[str, str], Comparison | int]:
     """Return what DFT and GRPO keep more than plain fine-tuning that learns as much.
 
     By score, the old facts kept or what of them was lost since the first stage, and baseline; see
     `at_equal_learning`.
     """
     new, old, lost = (
-        kept().pivot(index="seed", columns="baseline", values=score)
+        kept(study).pivot(index="seed", columns="baseline", values=score)
         for score in ("p_s", "p_o", "forgetting")
     )
     step = 1 / ROWS["p_o"]
     losses = {"p_o": (-old, step), "forgetting": (lost, step)}
-    return at_equal_learning(new, losses, RATES, [*DFT, *GRPO])
+    return at_equal_learning(new, losses, study.rates, study.others)
 
 
 @cache
-def beside_dft() -> dict[tuple[str, str, str], Comparison]:
+def beside_dft(study: Study) -> dict[tuple[str, str, str], Comparison]:
     """Return what GRPO differs from DFT at its rate, by score and both baselines."""
-    return against(kept(), TWINS, {name: 1 / rows for name, rows in ROWS.items()}, [])
+    steps = {name: 1 / rows for name, rows in ROWS.items()}
+    return against(kept(study), study.twins, steps, [])
+
+
+def first_reward(study: Study) -> float:
+    """Return the mean reward of the first answers to the new facts."""
+    cells = [cell for cell in study.cells() if cell["method"] == "grpo"]
+    return fmean(cell["stages"][1]["curves"]["reward"][0][1] for cell in cells)  # type: ignore[index]
 
 
 def tables() -> dict[str, str]:
     """Return the tables by name."""
-    points = []
-    for name in (*RATES, *DFT, *GRPO):
-        own = kept()[kept()["baseline"] == name]
-        scores = (*SCORES, "text_loss_added", "forward_kl")
-        equal = [
-            shown_on_curve(on_curve()[s, name]) if name not in RATES else ""
-            for s in ("p_o", "forgetting")
-        ]
-        points.append([f"`{name}`", *(plain(own[s].mean()) for s in scores), *equal])
+    found = {}
     heads = [*SCORES.values(), "text loss added", "forward KL"]
-    equally = ["kept at equal learning", "not lost since the first stage"]
+    heads += ["kept at equal learning", "not lost since the first stage"]
     columns = [part for label in SCORES.values() for part in (label, "")]
-    return {
-        "decoder-grpo": table(["baseline", *heads, *equally], points),
-        "decoder-grpo-dft": table(["baseline", "against", *columns], shown_against(beside_dft())),
-    }
+    for key, study in {"grpo": SELDOM, "able": OFTEN}.items():
+        equal, points = on_curve(study), []
+        means = kept(study).groupby("baseline").mean()
+        for name in (*study.rates, *study.others):
+            scores = [plain(means[s][name]) for s in (*SCORES, "text_loss_added", "forward_kl")]
+            read = [equal.get((s, name)) for s in ("p_o", "forgetting")]
+            shown = ["" if name in study.rates else shown_on_curve(each) for each in read]
+            points.append([f"`{name}`", *scores, *shown])
+        rows = shown_against(beside_dft(study))
+        found[f"decoder-{key}"] = table(["baseline", *heads], points)
+        found[f"decoder-{key}-dft"] = table(["baseline", "against", *columns], rows)
+    return found
 
 
 def draw() -> Figure:
-    """Draw the old facts kept, and KL on the new ones, against the new facts learned."""
-    series = {"plain fine-tuning": RATES, "DFT": DFT, "GRPO": GRPO[:2]}
-    series["GRPO, reward alone"] = GRPO[2:]
-    labels = {"p_s": "new facts learned", "p_o": "old facts kept"}
-    labels["forward_kl"] = "forward KL on the new facts, nats a token"
+    """Draw the old facts kept against the new ones learned, for both models."""
+    series: dict[str, list[str]] = {
+        name: [] for name in ("plain fine-tuning", "DFT", "GRPO", "GRPO, reward alone")
+    }
+    frames, panels, labels = [], [], dict[str, str]()
+    for study in (SELDOM, OFTEN):
+        own = kept(study)[["baseline", "p_s", "p_o"]]
+        x, y = (f"{score} {study.name}" for score in ("p_s", "p_o"))
+        frames.append(own.rename(columns={"p_s": x, "p_o": y}))
+        frames[-1]["baseline"] = f"{study.name} " + own["baseline"]
+        panels.append((x, y))
+        labels |= {x: f"new facts learned, {study.before}", y: "old facts kept"}
+        alone = [name for name in study.grpo if "reward" in name]
+        groups = (study.rates, [*study.twins], [n for n in reversed(study.grpo) if n not in alone])
+        for names, own_names in zip(series.values(), (*groups, alone), strict=True):
+            names += [f"{study.name} {name}" for name in own_names]
     caption = "Large marks are means; lines join the rates of a method."
-    return points_figure(kept(), (("p_s", "p_o"), ("p_s", "forward_kl")), labels, series, caption)
+    return points_figure(pd.concat(frames), panels, labels, series, caption)
 
 
 def write_figure() -> None:

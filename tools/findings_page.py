@@ -124,8 +124,9 @@ def comparisons() -> dict[str, Comparison]:
     found |= {"glue equal": read} if isinstance(read := glue.primary(), Comparison) else {}
     for name, reading in facts.on_curve().items():
         found |= {f"equal {name}": reading} if isinstance(reading, Comparison) else {}
-    for (key, name), answer in grpo.on_curve().items():
-        found |= {f"drawn {name} {key}": answer} if isinstance(answer, Comparison) else {}
+    for label, study in {"drawn": grpo.SELDOM, "able": grpo.OFTEN}.items():
+        for (key, name), answer in grpo.on_curve(study).items():
+            found |= {f"{label} {name} {key}": answer} if isinstance(answer, Comparison) else {}
     for (key, name), answer in decoder.on_curve().items():
         found |= {f"curve {name} {key}": answer} if isinstance(answer, Comparison) else {}
     return found | {f"change {name} {key}": answer for (key, name), answer in changes.items()}
@@ -172,6 +173,8 @@ def values() -> dict[str, str]:
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
     for name, study in SEQUENCES.items():
         found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}
+    for label, study in {"drawn": grpo.SELDOM, "able": grpo.OFTEN}.items():
+        found[f"{label} right"] = f"{100 * grpo.first_reward(study):.0f} %"
     for name, own in glue.compared().groupby("baseline"):
         found |= {f"glue {name} {score}": plain(own[score].mean()) for score in glue.SCORES}
     for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):

@@ -25,6 +25,7 @@ STUDIES = {
     "findings-glue-minilm": ("glue", "--data DIR --model MODEL"),
     "findings-decoder": ("decoders", "--model facts-gpt"),
     "findings-decoder-grpo": ("decoders", "--model facts-gpt"),
+    "findings-decoder-able": ("decoders", "--model facts-able"),
     "findings-decoder-relearn": ("decoders", "--model facts-gpt"),
     "findings-facts": ("facts", "--model facts-gpt"),
     "findings-smollm2-short": ("smollm2", "--data DIR --model MODEL --corpus FILE"),

@@ -291,8 +291,8 @@ class GRPO(OnPolicy):
     advantage
         Of reward r: ``normalised``: (r − mean)/(s + 1e-4), with mean and standard deviation s of
         the group. ``centred``: r − mean (Liu et al. 2025, arXiv 2503.20783). ``reward``: r itself,
-        so that wrong answers have no gradient; where one answer is right, the gradient is in the
-        mean that of DFT for answers of one token.
+        so that wrong answers have no gradient; where one answer of one token is right, the gradient
+        is in the mean proportional to that of DFT.
     """
 
     name: ClassVar[str] = "grpo"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from statistics import fmean
 
 import pytest
 
-from clbench.results.archive import read_archive
 from clbench.results.statistics import Comparison
 from clbench.suite.read import read_suite
 from tools import findings_grpo as grpo
 from tools.findings import interval, plain
 from tools.findings_decoder import PAGE
+from tools.findings_grpo import OFTEN, SELDOM, Study
+
+STUDIES = pytest.mark.parametrize(("study", "steps"), [(SELDOM, 160), (OFTEN, 40)])
 
 
 @cache
@@ -30,56 +30,74 @@ def less(found: Comparison | int) -> str:
     return interval(*ends).replace("+", "")
 
 
-def first_rewards() -> list[float]:
-    """Return the mean reward of the first answers to the new facts, of each cell of GRPO."""
-    cells = map(json.loads, read_archive(grpo.FOLDER).values())
-    return [c["stages"][1]["curves"]["reward"][0][1] for c in cells if c["method"] == "grpo"]
+@STUDIES
+def test_all_declared_cells_are_here(study: Study, steps: int) -> None:
+    suite = read_suite(study.name).file
+    assert {*study.rates, *study.others} == {*suite.methods}
+    assert [*grpo.kept(study)["seed"].unique()] == suite.seeds
+    assert len(grpo.kept(study)) == len(suite.methods) * len(suite.seeds)
 
 
-def test_all_declared_cells_are_here() -> None:
-    suite = read_suite(grpo.FOLDER.name).file
-    assert [*grpo.RATES, *grpo.DFT, *grpo.GRPO] == suite.methods
-    assert [*grpo.kept()["seed"].unique()] == suite.seeds
-    assert len(grpo.kept()) == len(suite.methods) * len(suite.seeds)
-
-
-def test_scores_follow_from_the_files() -> None:
-    frame = grpo.kept().set_index(["baseline", "seed"])
-    for data in read_archive(grpo.FOLDER).values():
-        cell = json.loads(data)
+@STUDIES
+def test_scores_follow_from_the_files(study: Study, steps: int) -> None:
+    frame = grpo.kept(study).set_index(["baseline", "seed"])
+    for cell in study.cells():
         row = frame.loc[cell["baseline"], cell["seed"]]
         (before, _), (old, new) = cell["R"]
         assert (row["p_o"], row["p_s"]) == (old, new)
         assert row["forgetting"] == pytest.approx(before - old)
-        assert [stage["steps"] for stage in cell["stages"]] == [8, 160]
+        assert [stage["steps"] for stage in cell["stages"]] == [8, steps]
         assert cell["settings"]["protocol"]["precision"] == "float32"
 
 
-def test_what_the_page_says_of_grpo_and_dft() -> None:
-    means = grpo.kept().groupby("baseline").mean()
-    equal = {name: grpo.on_curve()["p_o", name] for name in (*grpo.DFT, *grpo.GRPO)}
-    tenth, quarter, alone = (less(equal[name]) for name in grpo.GRPO)
-    learned = [plain(means.loc[name, "p_s"]) for name in grpo.GRPO[:2]]
+def test_what_the_page_says_of_a_model_that_is_seldom_right_before() -> None:
+    means = grpo.kept(SELDOM).groupby("baseline").mean()
+    equal = {name: grpo.on_curve(SELDOM)["p_o", name] for name in SELDOM.others}
+    names = ("grpo-tenth", "grpo-quarter", "grpo-reward-tenth")
+    tenth, quarter, alone = (less(equal[name]) for name in names)
+    learned = [plain(means.loc[name, "p_s"]) for name in names[:2]]
     assert (
         f"{learned[0]} of them at a tenth of the rate and {learned[1]} at a quarter, but keep "
         f"fewer old ones than plain fine-tuning that learned as much in as many steps, by {tenth} "
         f"and {quarter}, and by {alone} where right answers alone teach"
     ) in text()
-    dft = [less(equal[name]) for name in grpo.DFT]
+    dft = [less(equal[name]) for name in SELDOM.twins]
     assert f"keeps {dft[0]} and {dft[1]} less at these rates" in text()
-    beside = {k: f for k, f in grpo.beside_dft().items() if f.verdict != "no difference shown"}
+    beside = {
+        key: found
+        for key, found in grpo.beside_dft(SELDOM).items()
+        if found.verdict != "no difference shown"
+    }
     ((key, fewer),) = beside.items()
     assert key == ("p_s", "dft-tenth", "grpo-reward-tenth")
     assert f"right answers alone teach {less(fewer)} fewer new ones" in text()
-    rewards = first_rewards()
-    assert len(rewards) == 30
-    assert (
-        f"the first answers drawn are right in {100 * fmean(rewards):.0f} % of the cases" in text()
+    share = f"{100 * grpo.first_reward(SELDOM):.0f}"
+    assert f"the first answers drawn are right in {share} % of the cases" in text()
+
+
+def test_what_the_page_says_of_a_model_that_is_often_right_before() -> None:
+    means = grpo.kept(OFTEN).groupby("baseline").mean()
+    found = grpo.on_curve(OFTEN)
+    shown = {key: each for key, each in found.items() if isinstance(each, Comparison)}
+    assert {each.verdict for each in shown.values()} == {"no difference shown"}
+    assert {f.verdict for f in grpo.beside_dft(OFTEN).values()} == {"no difference shown"}
+    quarter, alone, dft = (
+        interval(each.difference, each.difference_low, each.difference_high)
+        for name in ("grpo-quarter", "grpo-reward-quarter", "dft-quarter")
+        for each in [shown["p_o", name]]
     )
+    learned = plain(means.loc["grpo-quarter", "p_s"])
+    assert (
+        f"of which the first answers are right in {100 * grpo.first_reward(OFTEN):.0f} %" in text()
+    )
+    assert (
+        f"GRPO at a quarter of the rate learns {learned} of them, and neither for it ({quarter}) "
+        f"nor for right answers alone ({alone}) or DFT ({dft}) at that rate a difference"
+    ) in text()
 
 
 def test_what_the_page_says_of_kl() -> None:
-    means = grpo.kept().groupby("baseline").mean()
+    means = grpo.kept(SELDOM).groupby("baseline").mean()
     kl, kept, new = (means[score] for score in ("forward_kl", "p_o", "p_s"))
     low, high = "vanilla-twentieth", "vanilla-tenth"
     assert kl["grpo-tenth"] > kl[low]
