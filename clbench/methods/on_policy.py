@@ -275,14 +275,16 @@ class SDFT(OnPolicy):
 class GRPO(OnPolicy):
     """Group-relative policy optimisation: reinforce the own answers that are better than others.
 
-    At each step the model writes `samples` answers to each prompt of the batch. The loss is the
-    mean over their tokens of −A·log p, where p is the probability of a token at `temperature` and A
-    the advantage of its answer, a constant (Shao et al. 2024, arXiv 2402.03300, equation 3, without
-    the penalty of its divergence from the model before). As each answer is used once, the ratio of
-    that equation is 1 and nothing is clipped. The mean over all tokens, in place of one over each
-    answer first, is that of Yu et al. 2025 (DAPO, arXiv 2503.14476, section 3.3). The reward is the
-    score of the answer: 1 if a class is right and else 0, and for texts the task's first metric.
-    The curve ``reward`` is its mean.
+    At each step the model writes `samples` answers to each prompt of the batch, of at most eight
+    tokens more than the longest given answer. The loss is the mean over their tokens of −A·log p,
+    where p is the probability of a token at `temperature` and A the advantage of its answer, a
+    constant (Shao et al. 2024, arXiv 2402.03300, equation 3, without the penalty of its divergence
+    from the model before). As each answer is used once, the ratio of that equation is taken as 1,
+    and nothing is clipped. The mean over all tokens of the batch, in place of one over each answer
+    first, is TRL's ``dapo`` (after Yu et al. 2025, arXiv 2503.14476, section 3.3). The reward is
+    the score of the answer's first line: 1 for the given class, or in regression for the nearest
+    of the listed numbers, else 0; for texts the task's first metric. The curve ``reward`` is its
+    mean. A note says where no answer was ever rewarded more than another.
 
     Attributes
     ----------
@@ -291,13 +293,27 @@ class GRPO(OnPolicy):
     advantage
         Of reward r: ``normalised``: (r − mean)/(s + 1e-4), with mean and standard deviation s of
         the group. ``centred``: r − mean (Liu et al. 2025, arXiv 2503.20783). ``reward``: r itself,
-        so that wrong answers have no gradient; where one answer of one token is right, the gradient
-        is in the mean proportional to that of DFT.
+        so that wrong answers have no gradient, though their tokens count in the mean; at
+        temperature 1, where one answer of one token is right and its end token certain, the
+        gradient is in the mean nearly proportional to that of DFT.
     """
 
     name: ClassVar[str] = "grpo"
     samples: Annotated[int, Field(ge=2, le=1000)] = 8
     advantage: Literal["normalised", "centred", "reward"] = "normalised"
+    _has_learned = False
+
+    def before_stage(self, stage: Stage) -> None:
+        """Nothing has been learned yet."""
+        self._has_learned = False
+
+    def after_stage(self, stage: Stage) -> None:
+        """Note if nothing was learned."""
+        if not self._has_learned and not only_shapes():
+            stage.note(
+                f"grpo: {stage.name}: no answer to a prompt was ever rewarded more than another, "
+                "so nothing was learned."
+            )
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of answers that the model writes now, a scalar."""
@@ -309,6 +325,7 @@ class GRPO(OnPolicy):
         scores = torch.tensor(self.scores(data, written, gold), device=stage.device)
         stage.sample("reward", scores.mean())
         advantages = self.advantages(scores.view(-1, self.samples)).flatten()
+        self._has_learned |= bool(advantages.any())
         asked = replace(data, rows=replace(rows, answers=padded_tokens(written)))
         part = asked.batch(np.arange(len(written)), stage.device)
         outputs = stage.logits(part) / self.temperature

@@ -95,6 +95,22 @@ def test_an_encoder_decoder_learns_from_its_answers(tmp_path: Path) -> None:
     torch.testing.assert_close(loss, torch.cat(terms).mean(), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("rewards", "notes"), [([1.0, 1.0, 1.0], 1), ([0.0, 0.0, 0.0], 1), ([0.0, 1.0, 0.0], 0)]
+)
+def test_a_note_says_that_nothing_was_learned(
+    folder: Path, rewards: list[float], notes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Cell(folder, method := GRPO(samples=3)).stage(0)
+    monkeypatch.setattr(method, "scores", lambda *_: rewards * 2)
+    method.before_stage(stage)
+    stage.step = 1
+    method.loss(stage, stage.data.batch(np.array([0, 5]), CPU))
+    method.after_stage(stage)
+    told = f"grpo: {stage.name}: no answer to a prompt was ever rewarded more than another, "
+    assert stage.notes == [told + "so nothing was learned."] * notes
+
+
 def test_grpo_rewards_right_answers_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method, stage, batch, *_ = grpo_pieces(folder)
     gold = answers_of(stage.data.rows.take(batch.positions))

@@ -53,6 +53,7 @@ def test_reference_runs_hold_only_cells_without_machine_paths(folder: Path) -> N
         "tiny",
         "all-MiniLM-L6-v2",
         "SmolLM2-135M-Instruct",
+        "facts-able",
         "facts-gpt",  # of tools.teach_facts
         "others-gpt",
     }  # names, no placeholders of a command
