@@ -50,6 +50,8 @@ SEQUENCES = dict(
 )
 Panels = Mapping[str, Mapping[str, Mapping[str, str]]]
 """Names of comparisons by panel, series and row."""
+DRAWN = {"drawn": grpo.SELDOM, "able": grpo.OFTEN}
+"""The studies of answers that are drawn as the model learns."""
 LEADS = "lead prototypes (.+) average"
 TRIES = ("before learning", "after it", "8 old rows", "16 old rows", "32 old rows")
 
@@ -124,7 +126,7 @@ def comparisons() -> dict[str, Comparison]:
     found |= {"glue equal": read} if isinstance(read := glue.primary(), Comparison) else {}
     for name, reading in facts.on_curve().items():
         found |= {f"equal {name}": reading} if isinstance(reading, Comparison) else {}
-    for label, study in {"drawn": grpo.SELDOM, "able": grpo.OFTEN}.items():
+    for label, study in DRAWN.items():
         for (key, name), answer in grpo.on_curve(study).items():
             found |= {f"{label} {name} {key}": answer} if isinstance(answer, Comparison) else {}
     for (key, name), answer in decoder.on_curve().items():
@@ -173,7 +175,7 @@ def values() -> dict[str, str]:
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
     for name, study in SEQUENCES.items():
         found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}
-    for label, study in {"drawn": grpo.SELDOM, "able": grpo.OFTEN}.items():
+    for label, study in DRAWN.items():
         found[f"{label} right"] = f"{100 * grpo.first_reward(study):.0f} %"
     for name, own in glue.compared().groupby("baseline"):
         found |= {f"glue {name} {score}": plain(own[score].mean()) for score in glue.SCORES}

@@ -31,6 +31,8 @@ STUDIES = {
     "findings-smollm2-short": ("smollm2", "--data DIR --model MODEL --corpus FILE"),
 }
 """Page and options of the command of each study, by the name of its suite and folder."""
+KINDS = ("tune", "tune-more", "costs", "third", "others", "late", "sdft", "pilot", "float32")
+"""How the names of the folders of further cells end."""
 
 
 @cache
@@ -58,18 +60,7 @@ def studies_table() -> str:
     """Return a Markdown table of the studies with their scales, commands and hours."""
     rows = []
     for name, (page, options) in STUDIES.items():
-        kinds = (
-            "tune",
-            "tune-more",
-            "costs",
-            "third",
-            "others",
-            "late",
-            "sdft",
-            "pilot",
-            "float32",
-        )
-        others = [f"{name}-{kind}" for kind in kinds]
+        others = [f"{name}-{kind}" for kind in KINDS]
         others = [other for other in others if (REFERENCE / other).exists()]
         counts = [runs(name)["rows"].max(), runs(name)["seed"].nunique(), len(runs(name))]
         sizes = [f"{count:,}" for count in (*counts, sum(len(runs(other)) for other in others))]
