@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,3 +113,30 @@ def test_the_code_of_a_plug_in_metric_is_part_of_the_identity(tmp_path: Path) ->
         assert identity["metric_code"]["always-one"]["code"].endswith("always_one")
     finally:
         del METRICS._entries["always-one"]
+
+
+def test_identity_follows_content_and_settings_but_not_the_folder(tmp_path: Path) -> None:
+    def identity(folder: str, content: str, **changes: Any) -> dict[str, Any]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "t.csv").write_text(content)
+        keys = {"train": "t.csv", "validation_fraction": 0.5, "text": "text", "label": "label"}
+        own = {"mine": FileTaskSpec(**{**keys, **changes})}
+        return task_identity("mine", data=None, base=tmp_path / folder, own=own)
+
+    first = identity("a", "text,label\na,x\n")
+    assert first == {
+        "name": "mine",
+        "files": {"train": "d5f2949f788280b57331b7d51df3586f"},
+        "formats": {"train": "csv"},
+        "validation_fraction": 0.5,
+        "text": ["text"],
+        "label": "label",
+        "labels": None,
+        "regression": False,
+        "metrics": None,
+        "quotes": True,
+    }
+    assert json.loads(json.dumps(first)) == first
+    assert identity("b", "text,label\na,x\n") == first
+    assert identity("b", "text,label\na,y\n") != first
+    assert identity("a", "text,label\na,x\n", validation_fraction=0.4) != first

@@ -344,33 +344,6 @@ def test_an_unknown_metric_is_an_error_before_the_run(load: Callable[..., Task])
         load(FRAME, text="body", label="kind", metrics=["f2"])
 
 
-def test_identity_follows_content_and_settings_but_not_the_folder(tmp_path: Path) -> None:
-    def identity(folder: str, content: str, **changes: Any) -> dict[str, Any]:
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "t.csv").write_text(content)
-        keys = {"train": "t.csv", "validation_fraction": 0.5, "text": "text", "label": "label"}
-        own = {"mine": FileTaskSpec(**{**keys, **changes})}
-        return task_identity("mine", data=None, base=tmp_path / folder, own=own)
-
-    first = identity("a", "text,label\na,x\n")
-    assert first == {
-        "name": "mine",
-        "files": {"train": "d5f2949f788280b57331b7d51df3586f"},
-        "formats": {"train": "csv"},
-        "validation_fraction": 0.5,
-        "text": ["text"],
-        "label": "label",
-        "labels": None,
-        "regression": False,
-        "metrics": None,
-        "quotes": True,
-    }
-    assert json.loads(json.dumps(first)) == first
-    assert identity("b", "text,label\na,x\n") == first
-    assert identity("b", "text,label\na,y\n") != first
-    assert identity("a", "text,label\na,x\n", validation_fraction=0.4) != first
-
-
 def test_rows_without_text_are_left_out_on_request(load: Callable[..., Task]) -> None:
     content = "text,label\na,x\n,y\n  ,x\nd,y\n"
     with pytest.raises(DataError, match="column 'text' is empty in 2 of 4 rows"):
