@@ -232,8 +232,8 @@ def speeds_of(bench: Bench, names: list[str]) -> dict[str, list[float]]:
     """Return the tokens per second of contenders, in turns."""
     speeds: dict[str, list[float]] = {name: [] for name in names}
     for turn in turns(bench.args):
-        bench.products.measure()
         for name in names:
+            bench.products.measure()
             speeds[name].append(window(bench, name, turn))
             print(f"turn {turn + 1} {name:16} {speeds[name][-1]:8.0f} tokens/s", flush=True)
     return speeds

@@ -15,12 +15,11 @@ from clbench.models.beginnings import FEWEST, Behind, common, reads_ahead
 from clbench.models.checkpoint import load_generator
 from clbench.models.classifier import TaskModel, evaluating, last_token
 from clbench.models.families import family_of_whole
+from clbench.models.packing import ATTENTION, PACKED_LENGTH, pack
 
 AnswerScore = Literal["sum", "mean"]
 PACKING_TOLERANCE = {True: 1e-3, False: 0.2}
 """Largest difference, in nats, between packed and padded rows, in float32 and in bf16."""
-PACKED_LENGTH = 256
-"""Most tokens of a packed sequence of several rows: the cost of attention grows with its square."""
 
 
 class AnsweringModel(TaskModel):
@@ -120,8 +119,10 @@ class AnsweringModel(TaskModel):
     def _packed_logits(
         self, arguments: Mapping[str, Tensor], predict: Tensor, room: int | None = None
     ) -> Tensor:
-        packed, positions = _packed(arguments, predict, room or PACKED_LENGTH)
-        if getattr(self.config, "_attn_implementation", None) == "eager":
+        attention = getattr(self.config, "_attn_implementation", None)
+        whole = attention == ATTENTION
+        packed, positions = pack(arguments, predict, None if whole else room or PACKED_LENGTH)
+        if attention == "eager":
             # It adds the mask to its scores.
             sees, dtype = packed["attention_mask"], self.backbone.dtype
             lowest = torch.finfo(dtype).min
@@ -171,57 +172,6 @@ def check_packing(model: transformers.PreTrainedModel, name: str) -> None:
     ids = torch.arange(8, device=model.device).view(2, 4)
     rows = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     AnsweringModel(model, packs=True)._check_packing(rows, ids % 4)
-
-
-def _packed(
-    arguments: Mapping[str, Tensor], predict: Tensor, room: int
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the rows of a batch in sequences of up to `room` tokens, and where to predict.
-
-    Positions start anew with each row, and the mask, shape (s, 1, n, n), lets a token see the
-    earlier ones of its row. The positions to predict at, shape (1, b * m), count through all
-    sequences.
-    """
-    mask = arguments["attention_mask"].bool()
-    row, column = torch.nonzero(mask, as_tuple=True)
-    key = "input_ids" if "input_ids" in arguments else "inputs_embeds"
-    values = arguments[key]
-    lengths = mask.sum(1).tolist()
-    places, width = _places(lengths, room)
-    count = 1 + max(number for number, _ in places)
-    starts = torch.tensor([number * width + start for number, start in places], device=mask.device)
-    at = starts[row] + column
-
-    def filled(content: Tensor, empty: int) -> Tensor:
-        whole = content.new_full((count * width, *content.shape[1:]), empty)
-        return whole.index_copy(0, at, content).view(count, width, *content.shape[1:])
-
-    owner = filled(row, -1)
-    sees = (owner[:, :, None] == owner[:, None, :]).tril()
-    packed = {
-        key: filled(values[row, column], 0),
-        "position_ids": filled(column, 0),
-        "attention_mask": sees[:, None],
-    }
-    return packed, (starts[:, None] + predict).view(1, -1)
-
-
-def _places(lengths: Sequence[int], room: int) -> tuple[list[tuple[int, int]], int]:
-    """Return the sequence and the start of each row, and the tokens of the longest sequence.
-
-    The longest rows come first, each into the fullest sequence that still has room.
-    """
-    room = max(room, *lengths)
-    used: list[int] = []
-    places = [(0, 0)] * len(lengths)
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        fitting = [n for n, tokens in enumerate(used) if tokens + lengths[i] <= room]
-        number = max(fitting, key=lambda n: used[n], default=len(used))
-        if number == len(used):
-            used.append(0)
-        places[i] = number, used[number]
-        used[number] += lengths[i]
-    return places, max(used)
 
 
 @torch.inference_mode()

@@ -201,7 +201,12 @@ TOKENWISE = frozenset(
     )
 )
 """Modules of torch that treat every token alike."""
-STOCK = ("transformers.", "peft.tuners.lora.", "clbench.training.dropout")
+STOCK = (
+    "transformers.",
+    "peft.tuners.lora.",
+    "clbench.training.dropout",
+    "clbench.training.attention",
+)
 """Packages whose modules compute what this module assumes."""
 HOOKS = ("forward", "forward_pre", "backward", "backward_pre")
 

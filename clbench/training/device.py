@@ -153,12 +153,12 @@ def make_repeatable(device: torch.device) -> None:
 def keep_freed_memory() -> bool:
     """Make glibc keep freed blocks; return whether it does.
 
-    By default every large tensor is a new mapping, whose pages fault in again at each step.
+    By default every large tensor is a new mapping, whose pages fault in again at each step. A
+    threshold would not do, as glibc takes none above 32 MB, less than the gradient of a decoder's
+    embeddings.
     """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False
-    trim_threshold, mmap_threshold = -1, -3
+    trim_threshold, most_mappings = -1, -4
     libc = ctypes.CDLL(None)
-    largest = 32 * 1024 * 1024  # the largest threshold that glibc accepts for mappings
-    mapped = libc.mallopt(mmap_threshold, largest)
-    return bool(libc.mallopt(trim_threshold, 1 << 30) and mapped)
+    return bool(libc.mallopt(trim_threshold, -1) and libc.mallopt(most_mappings, 0))

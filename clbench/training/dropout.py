@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clbench.training.attention import replace_attention
+
 LEVELS = 65536
 """Number of values that 16 bits can take."""
-ATTENTION = "clbench_stream"
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -71,8 +72,8 @@ def install(model: nn.Module, backbone: Any, device: torch.device) -> MaskStream
     """Replace dropout on the CPU; return the stream to seed before every step.
 
     Replaces the `torch.nn.Dropout` modules of `model`, and the fused attention of `backbone`, a
-    transformers model in it, by an attention of the same formula whose dropout comes from the
-    stream. On other devices nothing is replaced, and None is returned.
+    transformers model in it, by `clbench.training.attention`, whose dropout comes from the stream.
+    On other devices nothing is replaced, and None is returned.
     """
     if device.type != "cpu":
         return None
@@ -81,53 +82,5 @@ def install(model: nn.Module, backbone: Any, device: torch.device) -> MaskStream
         for name, child in list(parent.named_children()):
             if type(child) is nn.Dropout:
                 setattr(parent, name, StreamDropout(child.p, stream).train(child.training))
-    if getattr(backbone.config, "_attn_implementation", None) == "sdpa":
-        from transformers import AttentionInterface
-        from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-
-        AttentionInterface.register(ATTENTION, _attention)
-        AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-        backbone.set_attn_implementation(ATTENTION)
-        for module in backbone.modules():
-            module._clbench_stream = stream
+    replace_attention(backbone, stream)
     return stream
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    """Return attention over (b, heads, t, d); torch's fused one if there is nothing to drop."""
-    stream = getattr(module, "_clbench_stream", None)
-    special = options.get("position_bias") is not None or key.shape[1] != query.shape[1]
-    if dropout == 0.0 or stream is None or special:
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-        inputs = (module, query, key, value, attention_mask)
-        fused: tuple[Tensor, None] = sdpa_attention_forward(
-            *inputs, dropout=dropout, scaling=scaling, **options
-        )
-        return fused
-    causal = options.get("is_causal")
-    causal = getattr(module, "is_causal", False) if causal is None else causal
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = torch.matmul(query * scale, key.transpose(2, 3))
-    if attention_mask is None and causal and query.shape[2] > 1:
-        attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    if attention_mask is not None:
-        if attention_mask.dtype == torch.bool:
-            # Adding a mask costs nothing in the backward pass; half the range cannot overflow.
-            lowest = torch.finfo(scores.dtype).min / 2
-            attention_mask = torch.zeros_like(attention_mask, dtype=scores.dtype).masked_fill_(
-                ~attention_mask, lowest
-            )
-        scores = scores + attention_mask
-    weights = torch.softmax(scores, dim=-1, dtype=scores.dtype)
-    weights = weights * stream.mask(weights.shape, dropout, weights.dtype)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), None

@@ -24,6 +24,7 @@ from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 from clbench.training.batches import Batch, TaskData
+from clbench.training.dropout import install
 from clbench.training.stage import Stage
 
 TEXTS = ["dull", "a rather bright {film}", "x", "not bad\nat all"]
@@ -91,11 +92,13 @@ def test_writing_is_greedy_whatever_the_checkpoint_says() -> None:
     assert [t.tolist() for t in texts[0]] == [t.tolist() for t in texts[1]]
 
 
+@pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize(("room", "sequences"), [(256, 1), (30, 3)])
 @pytest.mark.parametrize("name", PACKING)
 def test_packed_rows_have_the_gradients_of_padded_ones(
-    name: str, room: int, sequences: int, monkeypatch: pytest.MonkeyPatch
+    name: str, room: int, sequences: int, by_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also with the engine's attention, which takes all rows at once unless a model has its own."""
     monkeypatch.setattr("clbench.models.answering.PACKED_LENGTH", room)
     batch = batch_of(data())
     padded = AnsweringModel(make_generator(name)).train()
@@ -104,6 +107,9 @@ def test_packed_rows_have_the_gradients_of_padded_ones(
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
+    if by_rows:
+        install(packed, packed.backbone, torch.device("cpu"))
+        sequences = sequences if name == "gptj" else 1
     seen: list[Tensor] = []
     embedding = packed.backbone.get_input_embeddings()
     embedding.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
-from clbench.training.dropout import LEVELS, MaskStream, StreamDropout, _attention
+from clbench.training.dropout import LEVELS, MaskStream, StreamDropout
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.0, 1.0])
@@ -38,26 +37,3 @@ def test_gradients_are_dropped_with_their_values() -> None:
     assert torch.equal(values.grad, out.detach())
     layer.eval()
     assert layer(values) is values
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_equals_that_of_torch(masked: bool, causal: bool) -> None:
-    """Compare with torch's fused attention at a dropout of almost 0."""
-    torch.manual_seed(0)
-    query, key, value = (torch.randn(2, 3, 5, 4) for _ in range(3))
-    mask = None
-    if masked:
-        lengths = torch.tensor([5, 3])
-        mask = (torch.arange(5)[None] < lengths[:, None])[:, None, None, :]
-        mask = mask.expand(2, 1, 5, 5)
-        if causal:
-            mask = mask & torch.ones(5, 5, dtype=torch.bool).tril()
-    module = nn.Module()
-    module.is_causal = causal
-    module._clbench_stream = MaskStream(0)
-    out, _ = _attention(module, query, key, value, mask, dropout=1e-9, scaling=0.3)
-    expected = nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=causal and mask is None, scale=0.3
-    )
-    torch.testing.assert_close(out, expected.transpose(1, 2), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,126 @@
+"""Rows of a batch packed into sequences in which each row attends to itself only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ATTENTION = "clbench_stream"
+"""Name, in transformers, of the attention that divides a packed sequence into its rows."""
+ROWS = "packed_rows"
+"""Name of the argument that tells that attention of the rows."""
+PACKED_LENGTH = 256
+"""Most tokens of a packed sequence for any other attention, whose cost grows with its square."""
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Adjacent rows of similar lengths in a packed sequence.
+
+    Attributes
+    ----------
+    rows, length
+        Number b of the rows, and tokens n of the longest.
+    source
+        Shape (b * n,): the position of each token in the sequence, any one for padding.
+    real
+        Shape (t,): which of these are tokens.
+    """
+
+    rows: int
+    length: int
+    source: Tensor
+    real: Tensor
+
+    def pad(self, states: Tensor) -> Tensor:
+        """Return rows, shape (b, heads, n, d), of a sequence's states, shape (1, heads, t, d)."""
+        padded = states[0].transpose(0, 1).index_select(0, self.source)
+        return padded.view(self.rows, self.length, *padded.shape[1:]).transpose(1, 2)
+
+    def unpad(self, states: Tensor) -> Tensor:
+        """Return the tokens, shape (t, heads, d), of padded states, shape (b, n, heads, d)."""
+        return states.flatten(0, 1).index_select(0, self.real)
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """The rows of a packed sequence, by their order there."""
+
+    groups: tuple[RowGroup, ...]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> PackedRows:
+        """Return the groups of rows of decreasing `lengths`; none is padded to twice its length."""
+        groups: list[RowGroup] = []
+        start, first = 0, 0
+        while first < len(lengths):
+            longest = lengths[first]
+            own = [n for n in lengths[first:] if 2 * n > longest]
+            sizes = torch.tensor(own, device=device)
+            begins = start + sizes.cumsum(0) - sizes
+            column = torch.arange(longest, device=device)
+            inside = column < sizes[:, None]
+            source = torch.where(inside, begins[:, None] + column, start)
+            real = inside.flatten().nonzero()[:, 0]
+            groups.append(RowGroup(len(own), longest, source.flatten(), real))
+            start, first = start + sum(own), first + len(own)
+        return cls(tuple(groups))
+
+
+def pack(
+    arguments: Mapping[str, Tensor], predict: Tensor, room: int | None
+) -> tuple[dict[str, Any], Tensor]:
+    """Return the rows of a batch in sequences of up to `room` tokens, and where to predict.
+
+    Positions start anew with each row, and the mask, shape (s, 1, n, n), lets a token see the
+    earlier ones of its row. Without `room`, all rows are in one sequence, and in place of a mask
+    `ROWS` says where they are, for the attention named `ATTENTION`. The positions to predict at,
+    shape (1, b * m), count through all sequences.
+    """
+    mask = arguments["attention_mask"].bool()
+    row, column = torch.nonzero(mask, as_tuple=True)
+    key = "input_ids" if "input_ids" in arguments else "inputs_embeds"
+    values = arguments[key]
+    lengths = mask.sum(1).tolist()
+    places, width = _places(lengths, room or sum(lengths))
+    count = 1 + max(number for number, _ in places)
+    starts = torch.tensor([number * width + start for number, start in places], device=mask.device)
+    at = starts[row] + column
+
+    def filled(content: Tensor, empty: int) -> Tensor:
+        whole = content.new_full((count * width, *content.shape[1:]), empty)
+        return whole.index_copy(0, at, content).view(count, width, *content.shape[1:])
+
+    packed: dict[str, Any] = {
+        key: filled(values[row, column], 0),
+        "position_ids": filled(column, 0),
+    }
+    if room is None:
+        packed[ROWS] = PackedRows.of(sorted(lengths, reverse=True), mask.device)
+        packed["attention_mask"] = mask.new_ones((1, 1, 1, width))  # else transformers makes one
+    else:
+        owner = filled(row, -1)
+        packed["attention_mask"] = (owner[:, :, None] == owner[:, None, :]).tril()[:, None]
+    return packed, (starts[:, None] + predict).view(1, -1)
+
+
+def _places(lengths: Sequence[int], room: int) -> tuple[list[tuple[int, int]], int]:
+    """Return the sequence and the start of each row, and the tokens of the longest sequence.
+
+    The longest rows come first, each into the fullest sequence that still has room.
+    """
+    room = max(room, *lengths)
+    used: list[int] = []
+    places = [(0, 0)] * len(lengths)
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        fitting = [n for n, tokens in enumerate(used) if tokens + lengths[i] <= room]
+        number = max(fitting, key=lambda n: used[n], default=len(used))
+        if number == len(used):
+            used.append(0)
+        places[i] = number, used[number]
+        used[number] += lengths[i]
+    return places, max(used)
