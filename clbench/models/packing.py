@@ -26,9 +26,9 @@ class RowGroup:
     rows, length
         Number b of the rows, and tokens n of the longest.
     source
-        Shape (b * n,): the position of each token in the sequence, any one for padding.
+        Shape (b * n,): which of the group's t tokens is where in the padded rows, any for padding.
     real
-        Shape (t,): which of these are tokens.
+        Shape (t,): the places of the tokens in the padded rows.
     """
 
     rows: int
@@ -36,39 +36,62 @@ class RowGroup:
     source: Tensor
     real: Tensor
 
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> RowGroup:
+        """Return the group of rows of `lengths`."""
+        sizes = torch.tensor(lengths, device=device)[:, None]
+        column = torch.arange(max(lengths), device=device)
+        inside = column < sizes
+        source = torch.where(inside, sizes.cumsum(0) - sizes + column, 0)
+        return cls(len(lengths), max(lengths), source.flatten(), inside.flatten().nonzero()[:, 0])
+
     def pad(self, states: Tensor) -> Tensor:
-        """Return rows, shape (b, heads, n, d), of a sequence's states, shape (1, heads, t, d)."""
-        padded = states[0].transpose(0, 1).index_select(0, self.source)
-        return padded.view(self.rows, self.length, *padded.shape[1:]).transpose(1, 2)
+        """Return rows, shape (b, heads, n, d), of the tokens' states, shape (t, heads, d)."""
+        padded: Tensor = _Pad.apply(states.flatten(1), self)  # type: ignore[no-untyped-call]
+        return padded.view(self.rows, self.length, *states.shape[1:]).transpose(1, 2)
 
     def unpad(self, states: Tensor) -> Tensor:
         """Return the tokens, shape (t, heads, d), of padded states, shape (b, n, heads, d)."""
-        return states.flatten(0, 1).index_select(0, self.real)
+        tokens: Tensor = _Unpad.apply(states.reshape(self.rows * self.length, -1), self)  # type: ignore[no-untyped-call]
+        return tokens.view(-1, *states.shape[2:])
 
 
-@dataclass(frozen=True)
-class PackedRows:
-    """The rows of a packed sequence, by their order there."""
+class _Pad(torch.autograd.Function):
+    """Pads rows; torch would add up the gradients of all places, token by token."""
 
-    groups: tuple[RowGroup, ...]
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, group: RowGroup) -> Tensor:
+        ctx.group = group
+        return tokens.index_select(0, group.source)
 
-    @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device) -> PackedRows:
-        """Return the groups of rows of decreasing `lengths`; none is padded to twice its length."""
-        groups: list[RowGroup] = []
-        start, first = 0, 0
-        while first < len(lengths):
-            longest = lengths[first]
-            own = [n for n in lengths[first:] if 2 * n > longest]
-            sizes = torch.tensor(own, device=device)
-            begins = start + sizes.cumsum(0) - sizes
-            column = torch.arange(longest, device=device)
-            inside = column < sizes[:, None]
-            source = torch.where(inside, begins[:, None] + column, start)
-            real = inside.flatten().nonzero()[:, 0]
-            groups.append(RowGroup(len(own), longest, source.flatten(), real))
-            start, first = start + sum(own), first + len(own)
-        return cls(tuple(groups))
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.index_select(0, ctx.group.real), None
+
+
+class _Unpad(torch.autograd.Function):
+    """Takes padding away."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, group: RowGroup) -> Tensor:
+        ctx.group = group
+        return padded.index_select(0, group.real)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        padded = gradient.new_zeros((len(ctx.group.source), gradient.shape[1]))
+        return padded.index_copy_(0, ctx.group.real, gradient), None
+
+
+def row_groups(lengths: Sequence[int], device: torch.device) -> list[RowGroup]:
+    """Return the groups of rows of decreasing `lengths`; none is padded to twice its length."""
+    groups: list[RowGroup] = []
+    first = 0
+    while first < len(lengths):
+        own = [length for length in lengths[first:] if 2 * length > lengths[first]]
+        groups.append(RowGroup.of(own, device))
+        first += len(own)
+    return groups
 
 
 def pack(
@@ -100,7 +123,7 @@ def pack(
         "position_ids": filled(column, 0),
     }
     if room is None:
-        packed[ROWS] = PackedRows.of(sorted(lengths, reverse=True), mask.device)
+        packed[ROWS] = row_groups(sorted(lengths, reverse=True), mask.device)
         packed["attention_mask"] = mask.new_ones((1, 1, 1, width))  # else transformers makes one
     else:
         owner = filled(row, -1)

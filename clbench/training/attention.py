@@ -1,8 +1,8 @@
 """Attention on the CPU: dropout from a stream, fast products in bf16, and packed rows.
 
-In bf16, the backward pass of torch's fused attention takes several times as long on the CPU as that
-of the products that it fuses, as long as rows are short. A packed sequence of many rows is divided
-into its rows here, so that its cost does not grow with the square of its length.
+In bf16 on the CPU, the backward pass of torch's fused attention takes several times as long as that
+of the products that it fuses. A packed sequence of many rows is divided into its rows here, so that
+its cost does not grow with the square of its length.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from clbench.models.packing import ATTENTION, ROWS, PackedRows
+from clbench.models.packing import ATTENTION, ROWS, RowGroup
 
 LONGEST = 512
-"""Most tokens of a row for which plain products in bf16 are faster than the fused attention."""
+"""Most tokens of a row for plain products in bf16, whose memory grows with the square of it."""
 
 
 class Masks(Protocol):
@@ -52,15 +52,20 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Return attention, shape (b, t, heads, d), over inputs of shape (b, heads, t, d).
 
-    With packed rows among `options`, each row of the one sequence attends to itself only.
+    With groups of packed rows among `options`, each row of the one sequence attends to itself only.
     """
-    rows: PackedRows | None = options.pop(ROWS, None)
-    if rows is None:
+    groups: list[RowGroup] | None = options.pop(ROWS, None)
+    if groups is None:
         return _attend(module, query, key, value, attention_mask, **options), None
-    outputs = []
-    for group in rows.groups:
-        padded = group.pad(query), group.pad(key), group.pad(value)
-        outputs.append(group.unpad(_attend(module, *padded, None, **options)))
+    sizes = [len(group.real) for group in groups]
+    dtype = _dtype(query)
+    parts = [
+        torch.split(states[0].transpose(0, 1).to(dtype), sizes) for states in (query, key, value)
+    ]
+    outputs = [
+        group.unpad(_attend(module, group.pad(q), group.pad(k), group.pad(v), None, **options))
+        for group, q, k, v in zip(groups, *parts, strict=True)
+    ]
     return torch.cat(outputs)[None], None
 
 
@@ -110,7 +115,11 @@ def _attend(
 
 def _is_slow(query: Tensor, key: Tensor) -> bool:
     """Whether torch's fused attention is slower than plain products."""
-    kind = query.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
     trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
-    return trains and dtype == torch.bfloat16 and query.shape[2] <= LONGEST
+    return trains and _dtype(query) == torch.bfloat16 and query.shape[2] <= LONGEST
+
+
+def _dtype(states: Tensor) -> torch.dtype:
+    """Return the number format of products of `states`."""
+    kind = states.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
