@@ -157,8 +157,18 @@ def keep_freed_memory() -> bool:
     threshold would not do, as glibc takes none above 32 MB, less than the gradient of a decoder's
     embeddings.
     """
-    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+    if not _has_glibc():
         return False
     trim_threshold, most_mappings = -1, -4
     libc = ctypes.CDLL(None)
     return bool(libc.mallopt(trim_threshold, -1) and libc.mallopt(most_mappings, 0))
+
+
+def return_freed_memory() -> None:
+    """Give freed blocks that glibc keeps back to the system."""
+    if _has_glibc():
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _has_glibc() -> bool:
+    return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"

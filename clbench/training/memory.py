@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clbench.training.context import Context
+from clbench.training.device import return_freed_memory
 from clbench.training.method import Method
 
 Array = Tensor | np.ndarray[Any, Any] | list[int]
@@ -156,6 +157,7 @@ class PeakMemory:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         elif os.access(control, os.W_OK):
+            return_freed_memory()  # else blocks that an earlier cell has freed would count
             control.write_text("5", encoding="ascii")  # resets VmHWM only
 
     def megabytes(self) -> float | None:

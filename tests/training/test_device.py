@@ -8,6 +8,7 @@ import torch
 
 from clbench.core.files import cache_dir
 from clbench.training import device
+from clbench.training.memory import PeakMemory
 
 CPU = torch.device("cpu")
 MULTIPLY = torch.nn.functional.linear
@@ -90,3 +91,16 @@ def test_without_instructions_for_bf16_nothing_is_measured(processor: pytest.Mon
     assert device.precision_note("auto", CPU).startswith("Precision: float32. auto knows no bf16 ")
     assert device.precision_note("float32", CPU) == ""
     assert device.resolve_precision("bf16", CPU).name == "bf16"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's peak memory")
+def test_memory_freed_before_a_cell_does_not_count_as_its_own() -> None:
+    device.keep_freed_memory()
+    peak = PeakMemory(CPU)
+    blocks = [torch.ones(2_500_000) for _ in range(40)]  # 400 MB
+    before = peak.megabytes()
+    del blocks
+    after = PeakMemory(CPU).megabytes()
+    assert before is not None
+    assert after is not None
+    assert after < before - 300
