@@ -34,6 +34,8 @@ COLUMNS = {
     "elsewhere": "wrong task",
     "mean_forgetting": "forgetting",
 }
+PAUSED = "paused while it ran"
+"""What the notes of cells say whose times are too long."""
 OWN_HEADS = {"average": "average", "average_over_time": "over time", "bwt": "BWT"}
 """Columns of a table of scores, where all classes share a head and where tasks have their own."""
 SIGNED = {"mean_forgetting", "bwt"}
@@ -187,12 +189,13 @@ def scores_table(
 ) -> str:
     """Return a Markdown table of mean scores, and of time and memory as multiples of a method's.
 
-    Time and memory are means over the cells that ran on a GPU, if any did; a method without such
-    cells then has none.
+    Time and memory are means over the cells that ran on a GPU, if any did, and else over those
+    that were not paused; a method without such cells has none.
     """
     on_gpu = [cell for cell in cells if cell.host["device"] == "cuda"]
+    timed = on_gpu or [cell for cell in cells if not any(PAUSED in note for note in cell.notes)]
     scores, costs = (
-        {row["method"]: row for row in means(score_rows(some))} for some in (cells, on_gpu or cells)
+        {row["method"]: row for row in means(score_rows(some))} for some in (cells, timed)
     )
     lines = []
     for method, row in scores.items():
