@@ -1,6 +1,5 @@
 """A language model whose own head answers every task in words."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any, Literal
@@ -53,6 +52,7 @@ class AnsweringModel(TaskModel):
         model.generation_config = transformers.GenerationConfig()
         self.encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
         self.packs, self._packing_checked = packs, False
+        self._by_rows = True  # until the check shows that layers drop the argument
         self._scorer = AnswerScorer(model, pad_id=pad_id, mean=answer_score == "mean")
         self._pad_id = pad_id
 
@@ -120,7 +120,7 @@ class AnsweringModel(TaskModel):
         self, arguments: Mapping[str, Tensor], predict: Tensor, room: int | None = None
     ) -> Tensor:
         attention = getattr(self.config, "_attn_implementation", None)
-        whole = attention == ATTENTION
+        whole = attention == ATTENTION and self._by_rows
         packed, positions = pack(arguments, predict, None if whole else room or PACKED_LENGTH)
         if attention == "eager":
             # It adds the mask to its scores.
@@ -134,19 +134,21 @@ class AnsweringModel(TaskModel):
     def _check_packing(self, arguments: Mapping[str, Tensor], predict: Tensor) -> None:
         """Raise a ModelError unless packed rows have the logits of padded ones."""
         few = {name: value[:2] for name, value in arguments.items()}
-        with evaluating(self), torch.autocast(predict.device.type, enabled=False):
-            try:
-                packed = self._packed_logits(few, predict[:2], few["attention_mask"].numel())
-                apart = logits_at(self.backbone, predict[:2], **few).float()
-                gap = float((packed.float().log_softmax(-1) - apart.log_softmax(-1)).abs().max())
-            except (RuntimeError, TypeError, ValueError, IndexError):
-                gap = math.inf
+        most = PACKING_TOLERANCE[self.backbone.dtype == torch.float32]
         self._packing_checked = True
-        if not gap <= PACKING_TOLERANCE[self.backbone.dtype == torch.float32]:
-            raise ModelError(
-                f"packing: in models of type {self.config.model_type!r}, packed rows attend to "
-                "each other. Set packing = false in [protocol]."
-            )
+        with evaluating(self), torch.autocast(predict.device.type, enabled=False):
+            for self._by_rows in (True, False):
+                try:
+                    packed = self._packed_logits(few, predict[:2], few["attention_mask"].numel())
+                    apart = logits_at(self.backbone, predict[:2], **few).float()
+                except (RuntimeError, TypeError, ValueError, IndexError):
+                    continue
+                if (packed.float().log_softmax(-1) - apart.log_softmax(-1)).abs().max() <= most:
+                    return
+        raise ModelError(
+            f"packing: in models of type {self.config.model_type!r}, packed rows attend to "
+            "each other. Set packing = false in [protocol]."
+        )
 
 
 def build_answering_model(
