@@ -1,8 +1,9 @@
 """Attention on the CPU: dropout from a stream, fast products in bf16, and packed rows.
 
 In bf16 on the CPU, the backward pass of torch's fused attention takes several times as long as that
-of the products that it fuses. A packed sequence of many rows is divided into its rows here, so that
-its cost does not grow with the square of its length.
+of the products that it fuses; these round scores to bf16 before the softmax. A packed sequence of
+many rows is divided into its rows here, so that its cost does not grow with the square of its
+length.
 """
 
 from __future__ import annotations

@@ -77,6 +77,21 @@ def test_packing_is_refused_where_rows_would_see_each_other(name: str) -> None:
         model(batch_of(data()).inputs, "t")
 
 
+def test_packing_works_where_layers_drop_what_they_do_not_know() -> None:
+    """As those of StableLM: the rows are then packed by a mask."""
+    one, other = (AnsweringModel(make_generator("llama"), packs=packs) for packs in (False, True))
+    install(other, other.backbone, torch.device("cpu"))
+    for layer in other.backbone.model.layers:
+        attend = layer.self_attn.forward
+
+        def known_only(*states: Tensor, attend: Any = attend, **options: Any) -> Any:
+            return attend(*states, **{n: v for n, v in options.items() if n != "packed_rows"})
+
+        layer.self_attn.forward = known_only
+    inputs = batch_of(data()).inputs
+    assert torch.allclose(one.train()(inputs, "t"), other.train()(inputs, "t"), atol=1e-5)
+
+
 def test_packing_works_with_attention_that_adds_its_mask() -> None:
     one, other = (AnsweringModel(make_generator("llama"), packs=packs) for packs in (False, True))
     other.backbone.set_attn_implementation("eager")
