@@ -114,8 +114,7 @@ class Migu(Method):
     authors' code, the first task trains all units, embeddings and norms are trained whole, and a
     unit without gradient still moves by Adam's momentum. The code sums plain ``|h|``, padding
     included, where the paper normalises. The classification heads, which the paper's language
-    models do not have, are trained whole too. With `packing`, padding counts where
-    not all rows of a batch are packed into one sequence.
+    models do not have, are trained whole too. Padding of several packed sequences counts.
 
     Attributes
     ----------

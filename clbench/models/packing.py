@@ -25,62 +25,51 @@ class RowGroup:
     ----------
     rows, length
         Number b of the rows, and tokens n of the longest.
-    source
-        Shape (b * n,): which of the group's t tokens is where in the padded rows, any for padding.
-    real
-        Shape (t,): the places of the tokens in the padded rows.
+    places
+        Shape (t,): where the group's tokens are among the b * n places of the padded rows.
     """
 
     rows: int
     length: int
-    source: Tensor
-    real: Tensor
+    places: Tensor
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device) -> RowGroup:
         """Return the group of rows of `lengths`."""
-        sizes = torch.tensor(lengths, device=device)[:, None]
-        column = torch.arange(max(lengths), device=device)
-        inside = column < sizes
-        source = torch.where(inside, sizes.cumsum(0) - sizes + column, 0)
-        return cls(len(lengths), max(lengths), source.flatten(), inside.flatten().nonzero()[:, 0])
+        sizes = torch.tensor(lengths, device=device)
+        inside = torch.arange(max(lengths), device=device) < sizes[:, None]
+        return cls(len(lengths), max(lengths), inside.flatten().nonzero()[:, 0])
 
     def pad(self, states: Tensor) -> Tensor:
         """Return rows, shape (b, heads, n, d), of the tokens' states, shape (t, heads, d)."""
-        padded: Tensor = _Pad.apply(states.flatten(1), self)  # type: ignore[no-untyped-call]
+        padded = states.new_zeros((self.rows * self.length, states[0].numel()))
+        padded = padded.index_copy(0, self.places, states.flatten(1))
         return padded.view(self.rows, self.length, *states.shape[1:]).transpose(1, 2)
 
     def unpad(self, states: Tensor) -> Tensor:
         """Return the tokens, shape (t, heads, d), of padded states, shape (b, n, heads, d)."""
-        tokens: Tensor = _Unpad.apply(states.reshape(self.rows * self.length, -1), self)  # type: ignore[no-untyped-call]
+        padded = states.reshape(self.rows * self.length, -1)
+        tokens: Tensor = _Pick.apply(padded, self.places)  # type: ignore[no-untyped-call]
         return tokens.view(-1, *states.shape[2:])
 
 
-class _Pad(torch.autograd.Function):
-    """Pads rows; torch would add up the gradients of all places, token by token."""
+class _Pick(torch.autograd.Function):
+    """Picks vectors at places, all of them different.
+
+    Torch expects that some may be equal, and adds up gradients, one vector at a time.
+    """
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, group: RowGroup) -> Tensor:
-        ctx.group = group
-        return tokens.index_select(0, group.source)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient.index_select(0, ctx.group.real), None
-
-
-class _Unpad(torch.autograd.Function):
-    """Takes padding away."""
-
-    @staticmethod
-    def forward(ctx: Any, padded: Tensor, group: RowGroup) -> Tensor:
-        ctx.group = group
-        return padded.index_select(0, group.real)
+    def forward(ctx: Any, vectors: Tensor, places: Tensor) -> Tensor:
+        ctx.count = len(vectors)
+        ctx.save_for_backward(places)
+        return vectors.index_select(0, places)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        padded = gradient.new_zeros((len(ctx.group.source), gradient.shape[1]))
-        return padded.index_copy_(0, ctx.group.real, gradient), None
+        (places,) = ctx.saved_tensors
+        whole = gradient.new_zeros((ctx.count, *gradient.shape[1:]))
+        return whole.index_copy_(0, places, gradient), None
 
 
 def row_groups(lengths: Sequence[int], device: torch.device) -> list[RowGroup]:

@@ -238,6 +238,7 @@ def computing(plan: Plan, threads: int | None) -> Iterator[ComputeSettings]:
         yield ComputeSettings(device, precision, identity)
     finally:
         torch.set_num_threads(previous)
+        devices.return_freed_memory()
 
 
 def run_cell(

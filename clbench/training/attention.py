@@ -58,7 +58,7 @@ def attention(
     groups: list[RowGroup] | None = options.pop(ROWS, None)
     if groups is None:
         return _attend(module, query, key, value, attention_mask, **options), None
-    sizes = [len(group.real) for group in groups]
+    sizes = [len(group.places) for group in groups]
     dtype = _dtype(query)
     parts = [
         torch.split(states[0].transpose(0, 1).to(dtype), sizes) for states in (query, key, value)

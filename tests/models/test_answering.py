@@ -20,6 +20,7 @@ from torch import Tensor
 from clbench.core.errors import ModelError
 from clbench.models.answering import AnsweringModel, build_answering_model, stop_tokens
 from clbench.models.encoding import IGNORED
+from clbench.models.packing import ROWS
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
@@ -85,7 +86,7 @@ def test_packing_works_where_layers_drop_what_they_do_not_know() -> None:
         attend = layer.self_attn.forward
 
         def known_only(*states: Tensor, attend: Any = attend, **options: Any) -> Any:
-            return attend(*states, **{n: v for n, v in options.items() if n != "packed_rows"})
+            return attend(*states, **{n: v for n, v in options.items() if n != ROWS})
 
         layer.self_attn.forward = known_only
     inputs = batch_of(data()).inputs
