@@ -63,7 +63,7 @@ class Behind:
 
         With `room` for so many tokens in all, further ones are added without a copy of the others.
         """
-        copy = DynamicCache() if room is None else StaticCache(self._model.config, room)
+        copy = DynamicCache() if room is None else _Roomy(self._model.config, room)
         for number, layer in enumerate(self._read.layers):
             copy.update(*(v.expand(rows, -1, -1, -1) for v in (layer.keys, layer.values)), number)
         return copy
@@ -86,6 +86,21 @@ class Behind:
             past_key_values=self.cache(len(input_ids)),
             **options,
         )
+
+
+class _Roomy(StaticCache):  # type: ignore[misc]
+    """A cache with room for further tokens, whose values take the keys' type.
+
+    With autocast, keys that were rotated are in float32 and values are not.
+    """
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add keys and values to a layer's."""
+        values = value_states.to(key_states.dtype)
+        both: tuple[Tensor, Tensor] = super().update(key_states, values, *args, **kwargs)
+        return both
 
 
 def reads_ahead(model: Any) -> bool:

@@ -66,6 +66,18 @@ def test_what_is_written_is_that_behind_whole_prompts(
         assert own == alone[0].tolist()
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_texts_are_written_with_autocast(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = make_generator(name), make_tokenizer()
+    rows = read_aheads(monkeypatch, answering)
+    inputs = tokenizer(PROMPTS[:3], padding=True, return_tensors="pt")
+    whole = answering.write(model, inputs, [], 6, pad_id=0)
+    with torch.autocast("cpu", torch.bfloat16):  # keys and values have different types in Llama
+        written = answering.write(model, inputs, [], 6, pad_id=0)
+    assert rows
+    assert written[:, 0].tolist() == whole[:, 0].tolist()
+
+
 def test_some_models_read_ahead() -> None:
     found = {name: reads_ahead(make_generator(name)) for name in GENERATORS}
     assert {"llama", "gpt2"} <= {name for name, ahead in found.items() if ahead}
