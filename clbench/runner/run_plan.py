@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import cache as cache_result
 from importlib.metadata import version
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import torch
@@ -51,6 +52,12 @@ TRIMMED = (
     "has the same tasks. Set trim_embeddings = false in [protocol]."
 )
 """Note on stages that hardly any other order can use."""
+PATIENCE = 15.0
+"""Seconds of preparing a scenario after which a note says so."""
+STILL_PREPARING = (
+    "still reading and embedding rows, to measure how far its tasks are apart. With a large model "
+    "this takes minutes, once: embeddings are kept for later runs."
+)
 
 
 def run_plan(state: RunState, listener: Listener, executor: "Executor") -> list[CellResult]:
@@ -158,11 +165,15 @@ def _prepare_all(
     seeds = {cell.scenario.name: cell.seed for cell in reversed(pending)}
     for spec in once(cell.scenario for cell in pending):
         start = time.perf_counter()
+        slow = Timer(PATIENCE, listener.note, [f"{spec.name}: {STILL_PREPARING}"])
+        slow.start()
         try:
             prepared = preparer.prepare(spec, seeds[spec.name])
         except PluginError as error:
             listener.note(str(error))
             continue
+        finally:
+            slow.cancel()
         seconds = time.perf_counter() - start
         scenario = prepared.scenario
         _check_methods(plan, pending, scenario)

@@ -21,6 +21,10 @@ import pytest
 from helpers.workspace import Steps, Workspace, measured
 
 from clbench.cli import main
+from clbench.measure.rows import PreparedScenario
+from clbench.runner import run_plan
+from clbench.runner.prepare import ScenarioPreparer
+from clbench.runner.run_state import Listener
 
 KILLS = int(os.environ.get("CLBENCH_KILLS", "2"))
 SEEDS = ["--seeds", "0-1"]
@@ -89,6 +93,27 @@ def test_a_finished_run_trains_nothing(world: Workspace) -> None:
     steps = Steps()
     assert measured(world.run(epochs=1, listener=steps)) == measured(first)
     assert (steps.steps, steps.pending) == (0, 0)
+
+
+def test_a_note_says_that_preparing_takes_long(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = ScenarioPreparer.prepare
+
+    def slow(self: ScenarioPreparer, *arguments: Any) -> PreparedScenario:
+        time.sleep(0.3)
+        return prepare(self, *arguments)
+
+    monkeypatch.setattr(ScenarioPreparer, "prepare", slow)
+    told: list[str] = []
+    listener = Listener()
+    listener.note = told.append  # type: ignore[method-assign]
+    monkeypatch.setattr(run_plan, "PATIENCE", 60.0)
+    world.run("soon", epochs=1, listener=listener)
+    assert not any("still" in note for note in told)
+    monkeypatch.setattr(run_plan, "PATIENCE", 0.01)
+    world.run("late", epochs=1, listener=listener)
+    assert [note for note in told if note.startswith("mood-thing: still reading")]
 
 
 def cut_weights(size: int) -> Callable[[Path], object]:
