@@ -176,7 +176,7 @@ def check_packing(model: transformers.PreTrainedModel, name: str) -> None:
     AnsweringModel(model, packs=True)._check_packing(rows, ids % 4)
 
 
-@torch.inference_mode()
+@torch.no_grad()  # in inference mode, autocast would convert all weights anew for each token
 def write(
     model: Any,
     inputs: Mapping[str, Tensor],
@@ -255,6 +255,7 @@ def write(
         )
     finally:
         model.generation_config = own
+        torch.clear_autocast_cache()  # older torch would train on its weights, without gradients
     return written[:, start:]
 
 

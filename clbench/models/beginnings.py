@@ -89,17 +89,21 @@ class Behind:
 
 
 class _Roomy(StaticCache):  # type: ignore[misc]
-    """A cache with room for further tokens, whose values take the keys' type.
+    """A cache with room for further tokens.
 
-    With autocast, keys that were rotated are in float32 and values are not.
+    With autocast, rotated keys are in float32 and values are not. It keeps both as products take
+    them, so that they are not converted for every token that is written.
     """
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Add keys and values to a layer's."""
-        values = value_states.to(key_states.dtype)
-        both: tuple[Tensor, Tensor] = super().update(key_states, values, *args, **kwargs)
+        kind, dtype = key_states.device.type, key_states.dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        states = key_states.to(dtype), value_states.to(dtype)
+        both: tuple[Tensor, Tensor] = super().update(*states, *args, **kwargs)
         return both
 
 

@@ -78,6 +78,21 @@ def test_texts_are_written_with_autocast(name: str, monkeypatch: pytest.MonkeyPa
     assert written[:, 0].tolist() == whole[:, 0].tolist()
 
 
+def test_training_follows_what_was_written_with_autocast() -> None:
+    model, tokenizer = make_generator("llama"), make_tokenizer()
+    inputs = tokenizer(PROMPTS[:3], padding=True, return_tensors="pt")
+    found = []
+    for writes in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            if writes:
+                answering.write(model, inputs, [], 2, pad_id=0)
+            model(**inputs).logits.square().mean().backward()
+        found.append([p.grad for p in model.parameters()])
+    assert all(grad is not None and grad.any() for grad in found[0])
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
 def test_some_models_read_ahead() -> None:
     found = {name: reads_ahead(make_generator(name)) for name in GENERATORS}
     assert {"llama", "gpt2"} <= {name for name, ahead in found.items() if ahead}
