@@ -1,7 +1,6 @@
 """What a language model is able to do: its scores on general tasks, item by item."""
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from huggingface_hub import constants
 from scipy.special import softmax
-from transformers import PreTrainedTokenizerBase, StopStringCriteria
+from transformers import PreTrainedTokenizerBase
 
 from clbench.audit.items import finite
 from clbench.audit.models import AuditedModel
@@ -26,26 +25,18 @@ from clbench.core.errors import (
     join_names,
     named,
 )
-from clbench.models.answering import write
+from clbench.measure.questions import Reader, ask
 from clbench.models.checkpoint import load_tokenizer
-from clbench.models.classifier import evaluating
-from clbench.models.families import usable_length
-from clbench.models.likelihood import likelihood
-from clbench.models.prompts import PromptEncoder
 from clbench.tasks.general import GENERAL, WORDINGS, GeneralTask, Question
 from clbench.tasks.hub import copy_of
 from clbench.tasks.registry import TASKS
 
 BINS = 10
 """Bins of equal width of confidence."""
-BATCH, TOKENS = 64, 1 << 15
-"""Most answers that are written at a time, and most tokens of them with their prompts."""
 RANKED, WRITTEN, FEWEST = 100, 50, 20
 """Default questions of a task whose answers are ranked, and written; and the fewest."""
 WRITTEN_ANSWERS = "written answers"
 """Name of all tasks whose answers are written, of which the form is judged together."""
-SPARE = 4
-"""Tokens by which a cut prompt may grow as its rest is tokenised again."""
 
 
 @dataclass(frozen=True)
@@ -102,30 +93,17 @@ class Answers:
 
 
 def answer(model: AuditedModel, asked: Asked, device: torch.device) -> Answers:
-    """Return what a model answers: the choices that it finds most probable, or what it writes.
-
-    Choices are ranked by the sum of their tokens' log-probabilities behind the prompt, which is
-    divided by their characters in tasks `by_length`.
-    """
-    task, questions, marks = asked.task, asked.questions, list[Any]()
+    """Return what a model answers; see `clbench.measure.questions.ask`."""
+    questions, marks = asked.questions, list[Any]()
     reader: Reader = model.model.to(device), asked.tokenizer
     said, shares = list[str](), list[Floats]()
     for wording in range(asked.wordings):
-        prompts = [each.prompts[wording] for each in questions]
-        if task.choices:
-            scores = _rank(reader, prompts, questions)
-            finite(np.concatenate(scores), model)
-            sizes = [[len(c) if task.by_length else 1 for c in q.choices] for q in questions]
-            best = [int((s / size).argmax()) for s, size in zip(scores, sizes, strict=True)]
-            texts = [q.choices[b] for q, b in zip(questions, best, strict=True)]
-            marks.append(
-                [(b == q.right, np.nan, np.nan) for q, b in zip(questions, best, strict=True)]
-            )
-            shares = shares or [softmax(each) for each in scores]
-        else:
-            texts = _write(reader, [each for (each,) in prompts], task)
-            marks.append([task.grade(*pair) for pair in zip(questions, texts, strict=True)])
-        said = said or texts
+        found = ask(reader, asked.task, questions, wording)
+        if found.scores:
+            finite(np.concatenate(found.scores), model)
+        marks.append(found.marks)
+        shares = shares or [softmax(each) for each in found.scores]
+        said = said or found.said
     table, w = np.array(marks, np.float64), asked.wordings
     often = table[:, :, 0].sum(0)
     unstable = often * (w - often) / max(1, w * (w - 1) // 2)
@@ -143,69 +121,6 @@ def answer_new(
         known |= zip(new, zip(own.marks, own.said, shares, own.unstable, strict=True), strict=True)
     marks, said, shares, unstable = zip(*(known[key] for key in asked.keys), strict=True)
     return Answers(np.array(marks), said, shares, np.array(unstable))
-
-
-Reader = tuple[Any, PreTrainedTokenizerBase]
-"""A language model and its tokenizer."""
-
-
-def _rank(
-    reader: Reader, prompts: Sequence[Sequence[str]], questions: Sequence[Question]
-) -> list[Floats]:
-    """Return the log-probabilities of each question's choices, which may have a prompt each."""
-    flat = [(i, prompt) for i, each in enumerate(prompts) for prompt in each]
-    found: dict[int, list[Floats]] = {i: [] for i in range(len(questions))}
-    for count in {len(each.answers) for each in questions}:
-        rows = [(i, prompt) for i, prompt in flat if len(questions[i].answers) == count]
-        answers = [questions[i].answers for i, _ in rows]
-        tokens = reader[1]([text for row in answers for text in row])["input_ids"]
-        texts = _fitted(reader, [prompt for _, prompt in rows], max(map(len, tokens)))
-        for (i, _), each in zip(rows, likelihood(*reader, texts, answers), strict=True):
-            found[i].append(each.astype(np.float64))
-    return [np.concatenate(each) for each in found.values()]
-
-
-@torch.inference_mode()
-def _write(reader: Reader, prompts: Sequence[str], task: GeneralTask) -> list[str]:
-    """Return what the model writes behind each prompt, greedily, up to a stop."""
-    network, tokenizer = reader
-    chat = bool(task.chat and tokenizer.chat_template)
-    if chat:
-        remedy = "Correct it, or remove it: without one, prompts are plain text."
-        prompts = PromptEncoder(tokenizer, 0, chat=True, remedy=remedy).dress(prompts)
-    most = min(task.length, (usable_length(network.config.get_text_config()) or 1 << 20) // 2)
-    prompts = _fitted(reader, prompts, most)
-    ends = network.config.eos_token_id
-    stops = {*([ends] if isinstance(ends, int) else ends or ()), tokenizer.eos_token_id} - {None}
-    until = StopStringCriteria(tokenizer, list(task.stops)) if task.stops else None
-    pad, texts = int(tokenizer.pad_token_id), dict[int, str]()
-    options: Any = {"add_special_tokens": not chat}
-    sizes = [len(ids) + most for ids in tokenizer(list(prompts), **options)["input_ids"]]
-    options |= {"padding": True, "return_tensors": "pt"}
-    order = sorted(range(len(prompts)), key=lambda i: -sizes[i])
-    while order:
-        size = min(BATCH, max(1, TOKENS // sizes[order[0]]))
-        rows, order = order[:size], order[size:]
-        inputs = tokenizer([prompts[i] for i in rows], **options).to(network.device)
-        with evaluating(network):
-            written = write(network, inputs, sorted(stops), most, pad_id=pad, until=until)
-        words = tokenizer.batch_decode(written, skip_special_tokens=True)
-        texts |= dict(zip(rows, words, strict=True))
-    at_stop = re.compile("|".join(map(re.escape, task.stops)) or "$^")
-    return [at_stop.split(texts[i], maxsplit=1)[0] for i in range(len(prompts))]
-
-
-def _fitted(reader: Reader, prompts: Sequence[str], length: int) -> Sequence[str]:
-    """Return prompts without their beginning if an answer of a length in tokens does not fit."""
-    network, tokenizer = reader
-    if (most := usable_length(network.config.get_text_config())) is None:
-        return prompts
-    options: Any = {"return_offsets_mapping": True, "verbose": False}
-    tokens, room = tokenizer(list(prompts), **options)["offset_mapping"], most + 1 - length
-    return [
-        prompt if len(own) <= room else prompt[own[min(SPARE - room, -1)][0] :]
-        for prompt, own in zip(prompts, tokens, strict=True)
-    ]
 
 
 def scores(asked: Sequence[Asked], answers: Sequence[Answers]) -> Iterator[ItemScores]:

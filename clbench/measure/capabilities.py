@@ -5,9 +5,10 @@ choices among texts, divergence from and agreement with the base model's next to
 whether answers are among the allowed ones.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
@@ -16,13 +17,17 @@ from transformers import PreTrainedTokenizerBase
 
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, named
 from clbench.core.seeds import numpy_stream
+from clbench.measure.questions import ask
 from clbench.models import answering, encoding
 from clbench.models.answer_scores import logits_at
-from clbench.models.checkpoint import load_config
+from clbench.models.checkpoint import load_config, load_tokenizer
 from clbench.models.likelihood import answer_batches, likelihood
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.scenario import Scenario
+from clbench.tasks.general import GeneralTask, Question
+from clbench.tasks.registry import general_task
+from clbench.tasks.spec import OwnTaskSpec
 from clbench.tasks.task import IntArray, Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.context import Context
@@ -128,6 +133,9 @@ class CapabilityData:
         Further tasks to answer without training, as rows to score.
     tokenizer
         The model's tokenizer.
+    general, plain
+        General tasks with their questions, and the tokenizer as its authors saved it, which they
+        are asked with; None if there are none.
     """
 
     texts: tuple[str, ...]
@@ -136,6 +144,8 @@ class CapabilityData:
     right: tuple[int, ...]
     tasks: tuple[TaskData, ...]
     tokenizer: PreTrainedTokenizerBase
+    general: tuple[tuple[GeneralTask, list[Question]], ...] = ()
+    plain: PreTrainedTokenizerBase | None = None
 
     @classmethod
     def of(
@@ -225,7 +235,11 @@ class Capabilities:
         is_base = not self._base  # the method has not been set up yet
         with torch.inference_mode(), self.context.precision.autocast():
             measures = self._on_texts(model)
-            measures |= self._zero_shot(model)
+            found = self._zero_shot(model)
+        with self.context.precision.autocast():
+            found |= self._general(model)
+        measures["zero_shot"] = float(np.mean([*found.values()]))
+        measures |= {f"zero_shot: {name}": value for name, value in found.items()}
         measures |= self._obedience(tasks, is_base=is_base)
         if not np.isfinite(list(measures.values())).all():
             raise NonFiniteLossError(
@@ -280,8 +294,16 @@ class Capabilities:
         for task in data.tasks:
             outputs = self.context.outputs(task)
             found[task.name] = float((outputs.argmax(1) == task.rows.labels).mean())
-        mean = float(np.mean(list(found.values())))
-        return {"zero_shot": mean, **{f"zero_shot: {name}": v for name, v in found.items()}}
+        return found
+
+    def _general(self, model: answering.AnsweringModel) -> Measures:
+        """Return the share of general tasks' questions that are answered rightly, by task."""
+        found: Measures = {}
+        for task, questions in self.data.general:
+            assert self.data.plain is not None
+            answers = ask((model.backbone, self.data.plain), task, questions)
+            found[task.name] = float(np.mean([right for right, _, _ in answers.marks]))
+        return found
 
     def _obedience(self, tasks: int, *, is_base: bool) -> Measures:
         """Return the share of written answers that are allowed ones, if tasks have any."""
@@ -298,19 +320,30 @@ class Capabilities:
 
 
 def check_not_trained(names: Sequence[str], tasks: Sequence[Task]) -> None:
-    """Raise a DataError if a task to answer without training is one of the scenario's."""
+    """Raise a DataError if a task to answer without training is one of the scenario's.
+
+    The general task ``boolq`` is ``super_glue/boolq``, for instance.
+    """
     trained = {task.name.partition("[")[0] for task in tasks}
     for name in names:
-        if name in trained:
+        same = [one for one in trained if one == name or one.endswith(f"/{name}")]
+        if same:
             raise DataError(
-                f"capability_tasks: the scenario trains {name!r}. Name a task that it does not."
+                f"capability_tasks: the scenario trains {same[0]!r}. Name a task that it does not."
             )
 
 
 def capability_data(
-    context: ShiftContext, protocol: Protocol, prompts: PromptEncoder, scenario: Scenario
+    context: ShiftContext,
+    protocol: Protocol,
+    prompts: PromptEncoder,
+    scenario: Scenario,
+    data: Path | None,
+    own: Mapping[str, OwnTaskSpec],
 ) -> CapabilityData | None:
     """Return what a language model is measured on in a scenario; None if nothing is asked for.
+
+    `data` and `own` say where tasks are, as in `clbench.tasks.registry.load_task`.
 
     Raises
     ------
@@ -327,8 +360,13 @@ def capability_data(
             "an encoder-decoder. Remove capability_rows from [protocol]."
         )
     check_not_trained(protocol.capability_tasks, scenario.tasks)
-    tasks = []
+    tasks, general = [], []
     for name in protocol.capability_tasks:
+        if asked := general_task(name, own):
+            if not (questions := asked.questions(data, count, context.seed)):
+                raise DataError(f"capability_tasks: {name!r} has no rows. Use a complete copy.")
+            general.append((asked, questions))
+            continue
         task = context.task(name)
         if not task.labels:
             raise DataError(f"capability_tasks: {name!r} has no classes to choose from.")
@@ -338,13 +376,16 @@ def capability_data(
         pad = int(prompts.tokenizer.pad_token_id or 0)
         tasks.append(TaskData(0, name, name, False, encoded, pad))
     texts = context.held_out_texts(count)
-    data = CapabilityData.of(texts, tasks, prompts.tokenizer, context.seed)
+    found = CapabilityData.of(texts, tasks, prompts.tokenizer, context.seed)
+    if general:
+        plain = load_tokenizer(protocol.model, protocol.revision, plain=True)
+        found = replace(found, general=tuple(general), plain=plain)
     config = load_config(protocol.model, protocol.revision)
     try:
-        for _ in answer_batches(config, data.tokenizer, data.prompts, data.continuations):
+        for _ in answer_batches(config, found.tokenizer, found.prompts, found.continuations):
             pass
     except DataError as error:
         raise DataError(
             f"capability_rows: halves of texts of {protocol.corpus}: {error}"
         ) from error
-    return data
+    return found

@@ -183,7 +183,7 @@ class ScenarioPreparer:
         if prompts is not None:
             stops = tuple(stop_tokens(prompts.tokenizer))
             writer = Writer(prompts.tokenizer, stops, prompts.max_answer, protocol.answer_by)
-            capabilities = capability_data(self, protocol, prompts, scenario)
+            capabilities = capability_data(self, protocol, prompts, scenario, self.data, self.own)
             if protocol.kl_rows:
                 gold = [self._gold(prompts, task, protocol.kl_rows) for task in tasks]
         return PreparedScenario(

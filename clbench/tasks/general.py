@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from jinja2 import Environment, StrictUndefined, TemplateError
 
 from clbench.core.errors import DataError
+from clbench.core.files import digest
 from clbench.core.seeds import numpy_stream
 from clbench.tasks.hub import HubDataset, copy_of
 from clbench.tasks.instructions import follows
@@ -122,13 +123,8 @@ class GeneralTask:
     def rows(self, data: Path | None, count: int, seed: int) -> list[tuple[Row, list[Row]]]:
         """Return rows to ask, each with its solved ones; parameters and errors as `questions`."""
         found: list[tuple[Row, list[Row]]] = []
-        configs: list[tuple[str | None, Sequence[str]]] = [*self.configs.items()]
-        configs = configs or [(self.config, ())]
-        own = self.shots_from or self.split
-        for config, answers in configs:
-            where = f"task {self.name!r}"
-            splits = tuple({self.split: 0, own: 0})
-            source = HubDataset(where, self.hub, config, self.revision, splits)
+        own, each = self.shots_from or self.split, math.ceil(count / max(1, len(self.configs)))
+        for config, (answers, source) in self._sources().items():
             dataset, _ = source.load(data)
             table, more = dataset[self.split], {"config": config, "answers": answers}
             skipped = 0 if self.shots_from else self.shots
@@ -136,11 +132,40 @@ class GeneralTask:
                 max(len(table) - skipped, 0)
             )
             solved: list[Row] = [{**row, **more} for row in dataset[own]] if self.shots else []
-            for row in table.select(skipped + order[: math.ceil(count / len(configs))]):
+            for row in table.select(skipped + order[:each]):
                 by = self.shots_by
                 fitting = solved if by is None else [s for s in solved if s[by] == row[by]]
                 found.append(({**row, **more}, fitting[: self.shots]))
         return found
+
+    def identity(self, data: Path | None) -> dict[str, Any]:
+        """Return what decides the rows: digests of files in a local copy, or the hub's revision."""
+        files = {
+            f"{config}/{path.name}": digest(path)
+            for config, (_, source) in self._sources().items()
+            for paths in source.files(data).values()
+            for path in paths
+        }
+        if files:
+            return {"name": self.name, "dataset": "mirror", "files": files}
+        place = {"config": self.config, "revision": self.revision}
+        return {"name": self.name, "dataset": self.hub, **place}
+
+    @property
+    def template(self) -> dict[str, Any]:
+        """What decides how rows are asked and answers are judged, as plain values."""
+        of_rows = ("name", "revision", "licence", "axis", "hub")
+        return {key: value for key, value in asdict(self).items() if key not in of_rows}
+
+    def _sources(self) -> dict[str | None, tuple[Sequence[str], HubDataset]]:
+        """Return the answers and the dataset of each configuration."""
+        splits = tuple({self.split: 0, self.shots_from or self.split: 0})
+        configs: list[tuple[str | None, Sequence[str]]] = [*self.configs.items()]
+        where = f"task {self.name!r}"
+        return {
+            config: (answers, HubDataset(where, self.hub, config, self.revision, splits))
+            for config, answers in configs or [(self.config, ())]
+        }
 
     def question(self, row: Row, solved: Sequence[Row] = ()) -> Question:
         """Return a row as a question, behind solved rows."""

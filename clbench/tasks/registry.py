@@ -14,6 +14,7 @@ from clbench.core.files import digest
 from clbench.core.registry import Registry
 from clbench.tasks.facts import FACTS
 from clbench.tasks.file_task import FileTask
+from clbench.tasks.general import GENERAL, GeneralTask
 from clbench.tasks.hub_task import HubTask, Newsgroups
 from clbench.tasks.metrics import METRICS, TEXT_METRICS, check_metrics, is_foreign, metrics_for
 from clbench.tasks.spec import FileTaskSpec, HubTaskSpec, OwnTaskSpec
@@ -134,6 +135,11 @@ def template_identity(name: str, own: Mapping[str, OwnTaskSpec]) -> dict[str, An
         return {"prompt": loader.spec.prompt, "answers": loader.spec.answers}
     template = getattr(loader, "template", None)
     return template().to_json() if template is not None else {}
+
+
+def general_task(name: str, own: Mapping[str, OwnTaskSpec]) -> GeneralTask | None:
+    """Return the general task called `name`, if no task that can be trained has its name."""
+    return None if name in own or name in TASKS else GENERAL.get(name)
 
 
 def task_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> tuple[str, ...]:

@@ -140,7 +140,8 @@ class Protocol(pydantic.BaseModel):
         Held-out texts, and rows of each task, on which a language model is measured before and
         after every stage (`clbench.measure.capabilities`); by default none.
     capability_tasks
-        Names of tasks that no scenario trains, to answer without training.
+        Names of tasks that no scenario trains, to answer without training; also those of
+        `clbench.tasks.general.GENERAL`, such as ``mmlu`` and ``ifeval``.
     kl_rows
         Scored rows of each task on which a language model is compared with the base model, by the
         KL divergence, after the task's stage (`clbench.measure.divergence`); by default none.

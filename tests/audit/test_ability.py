@@ -29,6 +29,7 @@ from clbench.core.errors import (
     SettingsError,
     UnknownNameError,
 )
+from clbench.measure import questions
 from clbench.models.checkpoint import load_tokenizer
 from clbench.tasks.general import GENERAL
 
@@ -83,7 +84,7 @@ def test_choices_are_ranked_by_the_likelihood_behind_their_prompt(
 def test_texts_are_written_greedily_up_to_a_stop(model: AuditedModel, hub: Path) -> None:
     one = asked("gsm8k", hub)
     task = replace(one.task, length=12, stops=("the",))
-    texts = ability._write((model.model, TOKENIZER), ["The man", "A dog and"], task)
+    texts = questions._write((model.model, TOKENIZER), ["The man", "A dog and"], task)
     for prompt, text in zip(["The man", "A dog and"], texts, strict=True):
         ids = TOKENIZER(prompt)["input_ids"]
         start = len(ids)

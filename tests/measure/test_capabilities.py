@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.checkpoints import save_generator
+from helpers.general_rows import write_hub
 from helpers.language_models import SUITE, cell, run
 
+from clbench.audit.ability import Asked, answer
+from clbench.audit.models import load_base
 from clbench.core.errors import ClbenchError, DataError
 from clbench.core.seeds import numpy_stream
 from clbench.measure.capabilities import (
@@ -24,6 +29,7 @@ from clbench.measure.capabilities import (
 from clbench.measure.rows import RowScorer
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.checkpoint import load_tokenizer
+from clbench.tasks.general import GENERAL
 from clbench.tasks.task import Rows, Task
 from clbench.training.context import Context
 from clbench.training.device import Precision
@@ -133,6 +139,9 @@ def test_a_task_that_is_trained_is_no_capability() -> None:
     with pytest.raises(DataError, match="the scenario trains 'mood'"):
         check_not_trained(["mood"], [part])
     check_not_trained(["thing"], [part])
+    reading = replace(part, name="super_glue/boolq")
+    with pytest.raises(DataError, match="the scenario trains 'super_glue/boolq'"):
+        check_not_trained(["boolq"], [reading])
 
 
 CHANGES = {"curve_rows = 10": "curve_rows = 10\ncapability_rows = 30", "epochs = 10": "epochs = 4"}
@@ -162,6 +171,25 @@ def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:
     assert 0.1 < before["average"] < 0.9 < final
     assert after["divergence"] > 0
     assert after["obedience"] > before["obedience"]
+
+
+def test_general_tasks_are_answered_as_in_an_audit(folder: Path) -> None:
+    hub = write_hub(folder / "hub", "super_glue", "mmlu", "IFEval", times=3)
+    names = ["mmlu", "copa", "ifeval"]
+    asks = f"max_length = 24\ncapability_tasks = {json.dumps(names)}"
+    changes = {**CHANGES, "max_length = 24": asks}
+    result = cell(run(folder, "general", changes=changes, corpus=corpus(folder), data=hub))
+    base, device = load_base(str(folder / "model")), torch.device("cpu")
+    for name in names:
+        questions = GENERAL[name].questions(hub, 30, 0)
+        asked = Asked(GENERAL[name], questions, frozenset(), load_tokenizer(base.name, plain=True))
+        right = answer(base, asked, device).right.mean()
+        assert result.capabilities[0][f"zero_shot: {name}"] == right
+    before = result.capabilities[0]
+    parts = [value for name, value in before.items() if name.startswith("zero_shot: ")]
+    assert len(parts) == 4
+    assert before["zero_shot"] == pytest.approx(np.mean(parts))
+    assert {*result.recipe["capability_tasks"]} == {*names}
 
 
 def test_a_later_task_is_measured_among_the_classes_that_a_growing_head_then_has(
