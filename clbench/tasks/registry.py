@@ -138,8 +138,17 @@ def template_identity(name: str, own: Mapping[str, OwnTaskSpec]) -> dict[str, An
 
 
 def general_task(name: str, own: Mapping[str, OwnTaskSpec]) -> GeneralTask | None:
-    """Return the general task called `name`, if no task that can be trained has its name."""
-    return None if name in own or name in TASKS else GENERAL.get(name)
+    """Return the general task called `name`; None if a task that can be trained has that name.
+
+    Raises an UnknownNameError if there is neither.
+    """
+    if name in own or name in TASKS:
+        return None
+    if name not in GENERAL:
+        names = [*TASKS.names(), *own, *GENERAL]
+        hint = did_you_mean(name, names, "clbench list tasks, or a task of clbench audit")
+        raise UnknownNameError(f"capability_tasks: unknown task {name!r}.{hint}")
+    return GENERAL[name]
 
 
 def task_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> tuple[str, ...]:
