@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, named
 from clbench.core.seeds import numpy_stream
 from clbench.measure.questions import ask
+from clbench.measure.writer import Writer, chosen_answers
 from clbench.models import answering, encoding
 from clbench.models.answer_scores import logits_at
 from clbench.models.checkpoint import load_config, load_tokenizer
@@ -28,14 +29,12 @@ from clbench.shifts.scenario import Scenario
 from clbench.tasks.general import GeneralTask, Question
 from clbench.tasks.registry import general_task
 from clbench.tasks.spec import OwnTaskSpec
-from clbench.tasks.task import IntArray, Task, stratified
+from clbench.tasks.task import Task, stratified
 from clbench.training.batches import TaskData
 from clbench.training.context import Context
 from clbench.training.protocol import Protocol
-from clbench.training.writing import lines, write_rows
 
 Measures = dict[str, float]
-Array = np.typing.NDArray[np.float32]
 PLACES = 8
 """Tokens of each text at which distributions are compared."""
 TEXT_LENGTH = 64
@@ -45,78 +44,6 @@ CHOICES = 4
 LEAST_WORDS = 8
 """Words of a text that can be continued."""
 BATCH = 32
-SPARE = 8
-"""Tokens beside an answer's: blanks around it, and the end token."""
-
-
-@dataclass(frozen=True)
-class Writer:
-    """Lets a language model write.
-
-    Attributes
-    ----------
-    tokenizer
-        The model's tokenizer.
-    stops
-        Tokens that end a text.
-    most
-        Most tokens of a text, where any is allowed.
-    answer_by
-        Whether tasks with classes are scored by what is written, too.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    stops: tuple[int, ...]
-    most: int
-    answer_by: Literal["likelihood", "generation"]
-
-    def writes(self, data: TaskData) -> bool:
-        """Whether a task is scored by what the model writes."""
-        rows = data.rows
-        is_text = isinstance(rows, encoding.PromptRows) and rows.targets is not None
-        return is_text or self.answer_by == "generation"
-
-    def length(self, data: TaskData) -> int:
-        """Return the most tokens to write for a row.
-
-        Where answers are given, a longer text is none of them: a token holds a byte or more.
-        """
-        rows = data.rows
-        if not isinstance(rows, encoding.PromptRows) or rows.names is None:
-            return self.most
-        return SPARE + max(len(name.encode()) for names in rows.names for name in names)
-
-    def texts(self, context: Context, data: TaskData) -> list[str]:
-        """Return what the model writes for each row: one line, without blanks around it."""
-        return lines(self.tokenizer, write_rows(context, data, self.stops, self.length(data)))
-
-
-def chosen_answers(texts: list[str], rows: encoding.PromptRows) -> IntArray:
-    """Return the number of the answer that each text is, shape (n,); -1 if it is none."""
-    assert rows.names is not None
-    shared = len(rows.names) == 1
-    return np.array(
-        [
-            next((k for k, name in enumerate(rows.names[0 if shared else i]) if name == text), -1)
-            for i, text in enumerate(texts)
-        ],
-        dtype=np.int64,
-    )
-
-
-def as_outputs(choices: IntArray, rows: encoding.PromptRows) -> Array:
-    """Return choices as logits, shape (n, k), for metrics of classes.
-
-    What is no answer counts as the class after the right one: as an error. For regression, it
-    counts as the mean of all values, and outputs are of shape (n, 1).
-    """
-    assert rows.names is not None
-    if rows.values is not None:
-        values = np.asarray([*rows.values, np.mean(rows.values)], dtype=np.float32)
-        return values[choices][:, None]
-    k = len(rows.names[0])
-    numbers = np.where(choices < 0, (rows.labels + 1) % k, choices)
-    return np.eye(k, dtype=np.float32)[numbers]
 
 
 @dataclass(frozen=True)
@@ -146,6 +73,7 @@ class CapabilityData:
     tokenizer: PreTrainedTokenizerBase
     general: tuple[tuple[GeneralTask, list[Question]], ...] = ()
     plain: PreTrainedTokenizerBase | None = None
+    _known: dict[str, tuple[Any, ...]] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
     def of(
@@ -209,6 +137,22 @@ class Capabilities:
     writer: Writer
     scoring: Callable[[int], AbstractContextManager[object]]
     _base: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def of_base(
+        self, scores: Callable[[], tuple[list[float], float]]
+    ) -> tuple[Measures, list[float]]:
+        """Return the measures of the base model, and its score on each task before its stage.
+
+        `scores` gives the latter, and the mean over the tasks in the end. The cells of a process
+        that are measured on the same data share them: nothing was trained, nor set up, yet.
+        """
+        self.context.model.eval()
+        known, key = self.data._known, f"{self.context.precision} {self.context.device}"
+        if key not in known:
+            measures, (first, average) = self.measure(1), scores()
+            known[key] = {**measures, "average": average}, first, self._base
+        measures, first, self._base = known[key]
+        return dict(measures), first
 
     def measure(self, tasks: int) -> Measures:
         """Return the measures, with answers to the first `tasks` tasks.

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from clbench.core.seeds import stream_seed
-from clbench.measure.capabilities import Measures, Writer
+from clbench.measure.capabilities import Measures
+from clbench.measure.writer import Writer
 from clbench.models.answer_scores import LOGITS
 from clbench.models.answering import AnsweringModel
 from clbench.models.encoding import PromptRows

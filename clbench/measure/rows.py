@@ -12,7 +12,8 @@ import transformers
 
 from clbench.core.files import Facts, cached_tensors
 from clbench.core.shapes import only_shapes
-from clbench.measure.capabilities import Array, CapabilityData, Writer, as_outputs, chosen_answers
+from clbench.measure.capabilities import CapabilityData
+from clbench.measure.writer import Array, Writer, as_outputs, chosen_answers
 from clbench.methods.base import Method
 from clbench.models import classifier, encoding
 from clbench.results.cell import correct_rows, pack_rows

@@ -203,13 +203,8 @@ class CellRunner:
         if data is not None and writer is not None and cell.reference_of is None:
             scoring = self.method.scoring
             self._capabilities = Capabilities(data, context, scenario.curve, writer, scoring)
-            measures = self._capabilities.measure(1)
-            tasks = range(len(scenario.scored))
-            self._zero_shot = [self._untrained(j, scenario.shown(j + 1)) for j in tasks]
-            before = self._zero_shot
-            if scenario.shown(len(tasks)):  # the last row of R is among all classes
-                before = [self._untrained(j, {}) for j in tasks]
-            self._capabilities_before = [{**measures, "average": fmean(before)}]
+            measures, self._zero_shot = self._capabilities.of_base(self._scores_of_base)
+            self._capabilities_before = [measures]
         if scenario.gold and writer is not None and cell.reference_of is None:
             self._divergence = Divergence(scenario.gold, context, writer, self.method.scoring)
             self._capabilities_before = self._capabilities_before or [{}]
@@ -228,6 +223,14 @@ class CellRunner:
         if not protocol.gradient_checkpointing:  # which draws dropout twice, from torch's state
             context.masks = install(model, model.backbone, self.compute.device)
         self._setup_notes = len(context.notes)
+
+    def _scores_of_base(self) -> tuple[list[float], float]:
+        """Return the base model's score on each task when it is next, and the mean in the end."""
+        shown, tasks = self.scenario.shown, range(len(self.scenario.scored))
+        first = before = [self._untrained(j, shown(j + 1)) for j in tasks]
+        if shown(len(tasks)):  # the last row of R is among all classes
+            before = [self._untrained(j, {}) for j in tasks]
+        return first, fmean(before)
 
     def _untrained(self, task: int, shown: dict[str, int]) -> float:
         """Return the main score of a task that the method has not been trained on.

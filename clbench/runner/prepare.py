@@ -14,9 +14,10 @@ from clbench.core.errors import DataError, ModelError, ShiftError
 from clbench.core.files import write_atomically
 from clbench.core.seeds import numpy_stream
 from clbench.core.user_code import WARNINGS, user_code
-from clbench.measure.capabilities import Writer, capability_data
+from clbench.measure.capabilities import capability_data
 from clbench.measure.pretraining_scorer import check_harness, make_scorer
 from clbench.measure.rows import PreparedScenario, embed_rows
+from clbench.measure.writer import Writer
 from clbench.models.answering import check_packing, stop_tokens
 from clbench.models.checkpoint import (
     code_notes,
@@ -178,8 +179,7 @@ class ScenarioPreparer:
             for column in scenario.extra_columns
         )
         floors = [*map(self._floor, tasks, train, scored)]
-        prompts, writer, capabilities = self._prompts, None, None
-        gold: list[EncodedRows] = []
+        prompts, writer, capabilities, gold = self._prompts, None, None, list[EncodedRows]()
         if prompts is not None:
             stops = tuple(stop_tokens(prompts.tokenizer))
             writer = Writer(prompts.tokenizer, stops, prompts.max_answer, protocol.answer_by)

@@ -23,10 +23,10 @@ from clbench.measure.capabilities import (
     PLACES,
     Capabilities,
     CapabilityData,
-    Writer,
     check_not_trained,
 )
 from clbench.measure.rows import RowScorer
+from clbench.measure.writer import Writer
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.checkpoint import load_tokenizer
 from clbench.tasks.general import GENERAL
@@ -171,6 +171,26 @@ def test_a_run_keeps_the_measures_of_every_stage(folder: Path) -> None:
     assert 0.1 < before["average"] < 0.9 < final
     assert after["divergence"] > 0
     assert after["obedience"] > before["obedience"]
+
+
+def test_cells_share_the_measures_of_the_base_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+    measure = Capabilities.measure
+
+    def counted(self: Capabilities, tasks: int) -> dict[str, float]:
+        measured.append(tasks)
+        return measure(self, tasks)
+
+    monkeypatch.setattr(Capabilities, "measure", counted)
+    options: dict[str, Any] = {"corpus": corpus(folder)}
+    both = run(folder, "shared", changes=CHANGES, seeds=[0, 1], **options).cells
+    assert measured == [1, 1, 2, 1, 2]  # the base model, and two stages of each cell
+    alone = cell(run(folder, "alone", changes=CHANGES, seeds=[1], **options))
+    assert both[1].capabilities == alone.capabilities
+    assert both[0].capabilities[0] == both[1].capabilities[0]
+    assert both[0].capabilities[1]["divergence"] != both[1].capabilities[1]["divergence"]
 
 
 def test_general_tasks_are_answered_as_in_an_audit(folder: Path) -> None:

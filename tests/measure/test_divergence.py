@@ -12,8 +12,8 @@ import torch
 from helpers.checkpoints import save_generator
 from helpers.language_models import cell, run
 
-from clbench.measure.capabilities import Writer
 from clbench.measure.divergence import Divergence, kl_sums
+from clbench.measure.writer import Writer
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.encoding import PromptRows

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from helpers.checkpoints import save_generator
 
-from clbench.measure.capabilities import Writer
+from clbench.measure.writer import Writer
 from clbench.models.answering import build_answering_model
 from clbench.models.checkpoint import load_tokenizer
 from clbench.models.prompts import PromptEncoder
