@@ -241,6 +241,22 @@ def test_what_is_still_to_run_follows_from_suites_and_cells() -> None:
     assert f"{words} with three methods of the latter." in text
 
 
+def test_what_little_the_sequence_of_smollm2_has_learned() -> None:
+    text = " ".join(page.PAGE.read_text("utf-8").split())
+    cells = Store(REFERENCE / "findings-smollm2").read().cells
+    boolq, titles = (sorted(float(c.R[task][task] or 0) for c in cells) for task in (1, 2))
+    assert {c.floors[1] for c in cells} == {0.62}
+    words = "BoolQ has {} to {} right after its stage, where the most frequent answer has .620, and"
+    assert words.format(plain(boolq[0]), plain(boolq[-1])) in text
+    assert f"reviews end at a token F1 of {plain(titles[0])} to {plain(titles[-1])}." in text
+    (pilot,) = Store(REFERENCE / "findings-smollm2-pilot").read().cells
+    ends = [plain(float(pilot.R[task][task] or 0)) for task in range(3)]
+    words = "FOMC had {}, BoolQ {}, and titles of articles a token F1 of {};"
+    assert words.format(*ends) in text
+    assert [stage.steps for stage in pilot.stages] == [60, 20, 30]
+    assert (pilot.metrics[1][0] or {})["exact"] == 0.0
+
+
 def test_the_glue_sequence_says_nothing_with_the_built_in_model() -> None:
     cells = Store(REFERENCE / "findings-glue-sequence").read().cells
     text = " ".join(page.PAGE.read_text("utf-8").split())
