@@ -34,7 +34,7 @@ COLUMNS = {
     "elsewhere": "wrong task",
     "mean_forgetting": "forgetting",
 }
-PAUSED = "paused while it ran"
+UNTIMED = "its times are too long"
 """What the notes of cells say whose times are too long."""
 OWN_HEADS = {"average": "average", "average_over_time": "over time", "bwt": "BWT"}
 """Columns of a table of scores, where all classes share a head and where tasks have their own."""
@@ -190,10 +190,10 @@ def scores_table(
     """Return a Markdown table of mean scores, and of time and memory as multiples of a method's.
 
     Time and memory are means over the cells that ran on a GPU, if any did, and else over those
-    that were not paused; a method without such cells has none.
+    whose notes do not say that their times are too long; a method without such cells has none.
     """
     on_gpu = [cell for cell in cells if cell.host["device"] == "cuda"]
-    timed = on_gpu or [cell for cell in cells if not any(PAUSED in note for note in cell.notes)]
+    timed = on_gpu or [cell for cell in cells if not any(UNTIMED in note for note in cell.notes)]
     scores, costs = (
         {row["method"]: row for row in means(score_rows(some))} for some in (cells, timed)
     )

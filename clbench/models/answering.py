@@ -176,7 +176,7 @@ def check_packing(model: transformers.PreTrainedModel, name: str) -> None:
     AnsweringModel(model, packs=True)._check_packing(rows, ids % 4)
 
 
-@torch.no_grad()  # in inference mode, autocast would convert all weights anew for each token
+@torch.no_grad()  # autocast keeps converted weights neither in inference mode nor frozen ones
 def write(
     model: Any,
     inputs: Mapping[str, Tensor],
@@ -245,14 +245,15 @@ def write(
     cache = "cache" if "cache" in takes else "past_key_values"  # its name before transformers 5.24
     own, model.generation_config = model.generation_config, transformers.GenerationConfig()
     try:  # a checkpoint's own settings may not be greedy
-        written: Tensor = model.generate(
-            ids,
-            config,
-            logits_processor=processors,
-            stopping_criteria=criteria,
-            attention_mask=mask,
-            **{cache: read},
-        )
+        with evaluating(model, [p for p in model.parameters() if p.is_floating_point()]):
+            written: Tensor = model.generate(
+                ids,
+                config,
+                logits_processor=processors,
+                stopping_criteria=criteria,
+                attention_mask=mask,
+                **{cache: read},
+            )
     finally:
         model.generation_config = own
         torch.clear_autocast_cache()  # older torch would train on its weights, without gradients
