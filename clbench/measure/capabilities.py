@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -17,16 +17,16 @@ from transformers import PreTrainedTokenizerBase
 
 from clbench.core.errors import DataError, ModelError, NonFiniteLossError, named
 from clbench.core.seeds import numpy_stream
-from clbench.measure.questions import ask
+from clbench.measure.questions import ask, check_written
 from clbench.measure.writer import Writer, chosen_answers
 from clbench.models import answering, encoding
 from clbench.models.answer_scores import logits_at
-from clbench.models.checkpoint import load_config, load_tokenizer
+from clbench.models.checkpoint import load_config
 from clbench.models.likelihood import answer_batches, likelihood
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.base import ShiftContext
 from clbench.shifts.scenario import Scenario
-from clbench.tasks.general import GeneralTask, Question
+from clbench.tasks.general import GENERAL, GeneralTask, Question
 from clbench.tasks.registry import general_task
 from clbench.tasks.spec import OwnTaskSpec
 from clbench.tasks.task import Task, stratified
@@ -60,9 +60,8 @@ class CapabilityData:
         Further tasks to answer without training, as rows to score.
     tokenizer
         The model's tokenizer.
-    general, plain
-        General tasks with their questions, and the tokenizer as its authors saved it, which they
-        are asked with; None if there are none.
+    general
+        General tasks with their questions.
     """
 
     texts: tuple[str, ...]
@@ -72,8 +71,6 @@ class CapabilityData:
     tasks: tuple[TaskData, ...]
     tokenizer: PreTrainedTokenizerBase
     general: tuple[tuple[GeneralTask, list[Question]], ...] = ()
-    plain: PreTrainedTokenizerBase | None = None
-    _known: dict[str, tuple[Any, ...]] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
     def of(
@@ -82,6 +79,7 @@ class CapabilityData:
         tasks: Sequence[TaskData],
         tokenizer: PreTrainedTokenizerBase,
         seed: int,
+        general: Sequence[tuple[GeneralTask, list[Question]]] = (),
     ) -> Self:
         """Return the data made of held-out texts.
 
@@ -110,7 +108,13 @@ class CapabilityData:
             choices.insert(right[-1], end)
             continuations.append(tuple(choices))
         return cls(
-            tuple(texts), tuple(starts), tuple(continuations), tuple(right), tuple(tasks), tokenizer
+            tuple(texts),
+            tuple(starts),
+            tuple(continuations),
+            tuple(right),
+            tuple(tasks),
+            tokenizer,
+            tuple(general),
         )
 
 
@@ -137,21 +141,23 @@ class Capabilities:
     writer: Writer
     scoring: Callable[[int], AbstractContextManager[object]]
     _base: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    _newest: ClassVar[tuple[CapabilityData, str, Measures, list[float], Any] | None] = None
 
     def of_base(
         self, scores: Callable[[], tuple[list[float], float]]
     ) -> tuple[Measures, list[float]]:
         """Return the measures of the base model, and its score on each task before its stage.
 
-        `scores` gives the latter, and the mean over the tasks in the end. The cells of a process
-        that are measured on the same data share them: nothing was trained, nor set up, yet.
+        `scores` gives the latter, and the mean over the tasks in the end. Cells that come one after
+        another and are measured on the same data share them: nothing was trained, nor set up, yet.
         """
         self.context.model.eval()
-        known, key = self.data._known, f"{self.context.precision} {self.context.device}"
-        if key not in known:
+        data, key = self.data, f"{self.context.precision} {self.context.device}"
+        if (newest := Capabilities._newest) is None or newest[0] is not data or newest[1] != key:
             measures, (first, average) = self.measure(1), scores()
-            known[key] = {**measures, "average": average}, first, self._base
-        measures, first, self._base = known[key]
+            newest = data, key, {**measures, "average": average}, first, self._base
+            Capabilities._newest = newest
+        *_, measures, first, self._base = newest
         return dict(measures), first
 
     def measure(self, tasks: int) -> Measures:
@@ -244,8 +250,7 @@ class Capabilities:
         """Return the share of general tasks' questions that are answered rightly, by task."""
         found: Measures = {}
         for task, questions in self.data.general:
-            assert self.data.plain is not None
-            answers = ask((model.backbone, self.data.plain), task, questions)
+            answers = ask((model.backbone, self.data.tokenizer), task, questions)
             found[task.name] = float(np.mean([right for right, _, _ in answers.marks]))
         return found
 
@@ -266,14 +271,18 @@ class Capabilities:
 def check_not_trained(names: Sequence[str], tasks: Sequence[Task]) -> None:
     """Raise a DataError if a task to answer without training is one of the scenario's.
 
-    The general task ``boolq`` is ``super_glue/boolq``, for instance.
+    The general task ``boolq`` has the rows of ``super_glue/boolq``, for instance, which therefore
+    may not be named beside it either.
     """
     trained = {task.name.partition("[")[0] for task in tasks}
     for name in names:
-        same = [one for one in trained if one == name or one.endswith(f"/{name}")]
-        if same:
+        if same := [one for one in trained if one == name or one.endswith(f"/{name}")]:
             raise DataError(
                 f"capability_tasks: the scenario trains {same[0]!r}. Name a task that it does not."
+            )
+        if name in GENERAL and (same := [one for one in names if one.endswith(f"/{name}")]):
+            raise DataError(
+                f"capability_tasks: {name!r} and {same[0]!r} have the same rows. Name one of them."
             )
 
 
@@ -309,6 +318,7 @@ def capability_data(
         if asked := general_task(name, own):
             if not (questions := asked.questions(data, count, context.seed)):
                 raise DataError(f"capability_tasks: {name!r} has no rows. Use a complete copy.")
+            check_written(prompts.tokenizer, asked, questions[0])
             general.append((asked, questions))
             continue
         task = context.task(name)
@@ -320,10 +330,7 @@ def capability_data(
         pad = int(prompts.tokenizer.pad_token_id or 0)
         tasks.append(TaskData(0, name, name, False, encoded, pad))
     texts = context.held_out_texts(count)
-    found = CapabilityData.of(texts, tasks, prompts.tokenizer, context.seed)
-    if general:
-        plain = load_tokenizer(protocol.model, protocol.revision, plain=True)
-        found = replace(found, general=tuple(general), plain=plain)
+    found = CapabilityData.of(texts, tasks, prompts.tokenizer, context.seed, general)
     config = load_config(protocol.model, protocol.revision)
     try:
         for _ in answer_batches(config, found.tokenizer, found.prompts, found.continuations):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase, StopStringCriteria
 
+from clbench.core.errors import ModelError
 from clbench.models.answering import write
 from clbench.models.classifier import evaluating
 from clbench.models.families import usable_length
@@ -82,15 +83,12 @@ def _rank(
 def _write(reader: Reader, prompts: Sequence[str], task: GeneralTask) -> list[str]:
     """Return what the model writes behind each prompt, greedily, up to a stop."""
     network, tokenizer = reader
-    chat = bool(task.chat and tokenizer.chat_template)
-    if chat:
-        remedy = "Correct it, or remove it: without one, prompts are plain text."
-        prompts = PromptEncoder(tokenizer, 0, chat=True, remedy=remedy).dress(prompts)
+    chat, prompts = _dressed(tokenizer, task, prompts)
     most = min(task.length, (usable_length(network.config.get_text_config()) or 1 << 20) // 2)
     prompts = _fitted(reader, prompts, most)
     ends = network.config.eos_token_id
     stops = {*([ends] if isinstance(ends, int) else ends or ()), tokenizer.eos_token_id} - {None}
-    until = StopStringCriteria(tokenizer, list(task.stops)) if task.stops else None
+    until = _until(tokenizer, task)
     pad, texts = int(tokenizer.pad_token_id), dict[int, str]()
     options: Any = {"add_special_tokens": not chat}
     sizes = [len(ids) + most for ids in tokenizer(list(prompts), **options)["input_ids"]]
@@ -106,6 +104,34 @@ def _write(reader: Reader, prompts: Sequence[str], task: GeneralTask) -> list[st
         texts |= dict(zip(rows, words, strict=True))
     at_stop = re.compile("|".join(map(re.escape, task.stops)) or "$^")
     return [at_stop.split(texts[i], maxsplit=1)[0] for i in range(len(prompts))]
+
+
+def check_written(tokenizer: PreTrainedTokenizerBase, task: GeneralTask, one: Question) -> None:
+    """Raise a ModelError if a task's answers are written, and the tokenizer does not allow it."""
+    if not task.choices:
+        _dressed(tokenizer, task, one.prompts[0])
+        _until(tokenizer, task)
+
+
+def _dressed(
+    tokenizer: PreTrainedTokenizerBase, task: GeneralTask, prompts: Sequence[str]
+) -> tuple[bool, Sequence[str]]:
+    """Return whether the chat template is used, and the prompts in it."""
+    if not (task.chat and tokenizer.chat_template):
+        return False, prompts
+    remedy = "Correct it, or remove it: without one, prompts are plain text."
+    return True, PromptEncoder(tokenizer, 0, chat=True, remedy=remedy).dress(prompts)
+
+
+def _until(tokenizer: PreTrainedTokenizerBase, task: GeneralTask) -> StopStringCriteria | None:
+    """Return the criterion of the texts that end an answer."""
+    try:
+        return StopStringCriteria(tokenizer, list(task.stops)) if task.stops else None
+    except ValueError as error:  # of transformers, whose probe needs letters
+        raise ModelError(
+            f"task {task.name!r} cannot be asked: the tokenizer does not spell texts letter by "
+            "letter, as those that end an answer require. Leave the task out."
+        ) from error
 
 
 def _fitted(reader: Reader, prompts: Sequence[str], length: int) -> Sequence[str]:

@@ -55,8 +55,8 @@ TRIMMED = (
 PATIENCE = 15.0
 """Seconds of preparing a scenario after which a note says so."""
 STILL_PREPARING = (
-    "still reading and embedding rows, to measure how far its tasks are apart. With a large model "
-    "this takes minutes, once: embeddings are kept for later runs."
+    "still preparing: reading, tokenising and embedding rows. With a large model this can take "
+    "minutes; embeddings are kept for later runs."
 )
 
 

@@ -129,7 +129,7 @@ class Listener:
         """Called when the result of a finished or failed cell is on disk."""
 
     def note(self, text: str) -> None:
-        """Called with a line for the user."""
+        """Called with a line for the user, while rows are prepared also from another thread."""
 
 
 class TensorBoard(Listener):

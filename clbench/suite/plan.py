@@ -23,7 +23,7 @@ from clbench.suite.sweeps import dial_points
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
 from clbench.tasks.corpus import corpus_identity
 from clbench.tasks.metrics import METRICS, TEXT_METRICS
-from clbench.tasks.registry import TASKS, general_task, task_identity, template_identity
+from clbench.tasks.registry import TASKS, task_identity, template_identity
 from clbench.training.protocol import BY_TASK, Protocol
 
 Named = TypeVar("Named", Baseline, ScenarioSpec)
@@ -357,11 +357,6 @@ def _recipes(
     template = cache(partial(template_identity, own=own))
     identity = cache(partial(task_identity, data=data, base=base, own=own))
 
-    def capability(name: str) -> list[dict[str, Any]]:
-        if general := general_task(name, own):
-            return [general.identity(data), general.template]
-        return [identity(name), template(name)]
-
     def recipe(scenario: ScenarioSpec, protocol: Protocol) -> dict[str, Any]:
         tasks = [name for name in _possible_tasks(scenario) if name in own or name in TASKS]
         values = protocol_section(scenario, protocol)
@@ -376,7 +371,7 @@ def _recipes(
             for key, value in scenario.settings.items()
             if isinstance(value, str) and Path(value).suffix and (base / value).is_file()
         }
-        asked = {name: capability(name) for name in protocol.capability_tasks}
+        asked = {name: [identity(name), template(name)] for name in protocol.capability_tasks}
         speaks = protocol.is_language_model
         return {
             "version": RECIPE_VERSION,

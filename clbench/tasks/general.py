@@ -138,7 +138,7 @@ class GeneralTask:
                 found.append(({**row, **more}, fitting[: self.shots]))
         return found
 
-    def identity(self, data: Path | None) -> dict[str, Any]:
+    def origin(self, data: Path | None) -> dict[str, Any]:
         """Return what decides the rows: digests of files in a local copy, or the hub's revision."""
         files = {
             f"{config}/{path.name}": digest(path)
@@ -147,15 +147,15 @@ class GeneralTask:
             for path in paths
         }
         if files:
-            return {"name": self.name, "dataset": "mirror", "files": files}
-        place = {"config": self.config, "revision": self.revision}
-        return {"name": self.name, "dataset": self.hub, **place}
+            return {"dataset": "mirror", "files": files}
+        return {"dataset": self.hub, "config": self.config, "revision": self.revision}
 
     @property
     def template(self) -> dict[str, Any]:
-        """What decides how rows are asked and answers are judged, as plain values."""
+        """What decides how rows are asked in the first wording, and answers are judged."""
         of_rows = ("name", "revision", "licence", "axis", "hub")
-        return {key: value for key, value in asdict(self).items() if key not in of_rows}
+        values = {key: value for key, value in asdict(self).items() if key not in of_rows}
+        return {**values, "prompts": self.prompts[:1]}
 
     def _sources(self) -> dict[str | None, tuple[Sequence[str], HubDataset]]:
         """Return the answers and the dataset of each configuration."""

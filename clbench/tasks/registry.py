@@ -105,15 +105,31 @@ def load_column(
     return loader.column(TaskSource(data, base), column)
 
 
+def general_task(name: str, own: Mapping[str, OwnTaskSpec]) -> GeneralTask | None:
+    """Return the general task called `name`; None if a task that can be trained has that name.
+
+    Raises an UnknownNameError if there is neither.
+    """
+    if name in own or name in TASKS:
+        return None
+    if name not in GENERAL:
+        names = [*TASKS.names(), *own, *GENERAL]
+        hint = did_you_mean(name, names, "clbench list tasks, or a task of clbench audit")
+        raise UnknownNameError(f"Unknown task {name!r}.{hint}")
+    return GENERAL[name]
+
+
 def task_identity(
     name: str, *, data: Path | None, base: Path, own: Mapping[str, OwnTaskSpec]
 ) -> dict[str, Any]:
-    """Return what decides the rows and metrics of a task, without loading the task.
+    """Return what decides the rows and metrics of a task, also a general one, without loading it.
 
     That is digests of files, rows or code, or the revision of a hub repository, as plain JSON
     values without paths: equal identities mean equal rows. Unknown names, missing files and unknown
     metrics raise the errors of `load_task`.
     """
+    if general := general_task(name, own):
+        return {"name": name, **general.origin(data)}
     loader = _loader(name, own)
     identify = getattr(loader, "identity", None)
     identity = identify(TaskSource(data, base)) if identify else code_identity(loader)
@@ -126,29 +142,17 @@ def task_identity(
 
 
 def template_identity(name: str, own: Mapping[str, OwnTaskSpec]) -> dict[str, Any]:
-    """Return what decides the prompts and answers of a task, without loading it.
+    """Return what decides the prompts and answers of a task, also a general one.
 
     Empty for tasks of plug-ins, whose code is part of `task_identity`.
     """
+    if general := general_task(name, own):
+        return general.template
     loader = _loader(name, own)
     if isinstance(loader, FileTask | HubTask):
         return {"prompt": loader.spec.prompt, "answers": loader.spec.answers}
     template = getattr(loader, "template", None)
     return template().to_json() if template is not None else {}
-
-
-def general_task(name: str, own: Mapping[str, OwnTaskSpec]) -> GeneralTask | None:
-    """Return the general task called `name`; None if a task that can be trained has that name.
-
-    Raises an UnknownNameError if there is neither.
-    """
-    if name in own or name in TASKS:
-        return None
-    if name not in GENERAL:
-        names = [*TASKS.names(), *own, *GENERAL]
-        hint = did_you_mean(name, names, "clbench list tasks, or a task of clbench audit")
-        raise UnknownNameError(f"capability_tasks: unknown task {name!r}.{hint}")
-    return GENERAL[name]
 
 
 def task_metrics(name: str, own: Mapping[str, OwnTaskSpec]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from clbench.measure.writer import Writer
 from clbench.models.answering import AnsweringModel, build_answering_model
 from clbench.models.checkpoint import load_tokenizer
 from clbench.tasks.general import GENERAL
+from clbench.tasks.registry import task_identity
 from clbench.tasks.task import Rows, Task
 from clbench.training.context import Context
 from clbench.training.device import Precision
@@ -142,6 +143,8 @@ def test_a_task_that_is_trained_is_no_capability() -> None:
     reading = replace(part, name="super_glue/boolq")
     with pytest.raises(DataError, match="the scenario trains 'super_glue/boolq'"):
         check_not_trained(["boolq"], [reading])
+    with pytest.raises(DataError, match="'copa' and 'super_glue/copa' have the same rows"):
+        check_not_trained(["super_glue/copa", "copa"], [reading])
 
 
 CHANGES = {"curve_rows = 10": "curve_rows = 10\ncapability_rows = 30", "epochs = 10": "epochs = 4"}
@@ -209,7 +212,18 @@ def test_general_tasks_are_answered_as_in_an_audit(folder: Path) -> None:
     parts = [value for name, value in before.items() if name.startswith("zero_shot: ")]
     assert len(parts) == 4
     assert before["zero_shot"] == pytest.approx(np.mean(parts))
-    assert {*result.recipe["capability_tasks"]} == {*names}
+    rows = {name: identity for name, (identity, _) in result.recipe["capability_tasks"].items()}
+    own = {"data": hub, "base": folder, "own": {}}
+    assert rows == {name: task_identity(name, **own) for name in names}  # as verified later
+
+
+def test_a_task_whose_answers_the_tokenizer_cannot_end_is_refused_before_training(
+    folder: Path,
+) -> None:
+    hub = write_hub(folder / "arithmetic", "gsm8k", times=5)
+    changes = {**CHANGES, "max_length = 24": 'max_length = 24\ncapability_tasks = ["gsm8k"]'}
+    with pytest.raises(ClbenchError, match="task 'gsm8k' cannot be asked: the tokenizer does not"):
+        run(folder, "unended", changes=changes, corpus=corpus(folder), data=hub)
 
 
 def test_a_later_task_is_measured_among_the_classes_that_a_growing_head_then_has(

@@ -122,7 +122,7 @@ def test_notes_say_what_was_cut(folder: Path) -> None:
         ),
         (
             {"answer_length = 8": 'capability_rows = 8\ncapability_tasks = ["mmul"]'},
-            "capability_tasks: unknown task 'mmul'. Did you mean 'mmlu'",
+            "Unknown task 'mmul'. Did you mean 'mmlu'",
         ),
         ({"max_length = 24": "max_length = 4"}, "leave no room for a text in max_length = 4"),
         ({"epochs = 10": "epochs = 10\nprobe_rows = 1"}, "probe_rows = 1 is less than the 2"),

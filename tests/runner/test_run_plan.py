@@ -113,7 +113,7 @@ def test_a_note_says_that_preparing_takes_long(
     assert not any("still" in note for note in told)
     monkeypatch.setattr(run_plan, "PATIENCE", 0.01)
     world.run("late", epochs=1, listener=listener)
-    assert [note for note in told if note.startswith("mood-thing: still reading")]
+    assert [note for note in told if note.startswith("mood-thing: still preparing")]
 
 
 def cut_weights(size: int) -> Callable[[Path], object]:
