@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerBase, StopStringCriteria
 
 from clbench.core.errors import ModelError
 from clbench.models.answering import write
-from clbench.models.classifier import evaluating
 from clbench.models.families import usable_length
 from clbench.models.likelihood import likelihood
 from clbench.models.prompts import PromptEncoder
@@ -98,8 +97,7 @@ def _write(reader: Reader, prompts: Sequence[str], task: GeneralTask) -> list[st
         size = min(BATCH, max(1, TOKENS // sizes[order[0]]))
         rows, order = order[:size], order[size:]
         inputs = tokenizer([prompts[i] for i in rows], **options).to(network.device)
-        with evaluating(network):
-            written = write(network, inputs, sorted(stops), most, pad_id=pad, until=until)
+        written = write(network, inputs, sorted(stops), most, pad_id=pad, until=until)
         words = tokenizer.batch_decode(written, skip_special_tokens=True)
         texts |= dict(zip(rows, words, strict=True))
     at_stop = re.compile("|".join(map(re.escape, task.stops)) or "$^")
