@@ -16,6 +16,7 @@ from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.matched import matched_frame
 from clbench.results.published import compare_published
 from clbench.results.statistics import ALPHA, summarise
+from clbench.suite.formulas import measure_change
 from clbench.suite.schema import FEWEST, Question
 from clbench.suite.scores import SCORE, SCORES, Score
 
@@ -27,6 +28,8 @@ COSTS = {
 """Columns of costs on the page: title and meaning."""
 
 
+ONE_TASK = "zero_shot: "
+"""How the names of measures begin that are the accuracy on a task that no scenario trains."""
 MOST_DETAILS = 500
 """Above this number of cells, the page shows details of failed ones only."""
 MOST_SCENARIOS = 6
@@ -106,6 +109,13 @@ class Content:
             for name, cost in COSTS.items()
             if score_tables.has_value(rows, f"{name}_mean")
         }
+
+    def card_columns(self) -> dict[str, tuple[str, str]]:
+        """Return the columns of the capability cards, tasks last, with title and meaning."""
+        columns = {score.name: (score.label, score.meaning) for score in SCORES if score.on_card}
+        names = [row["score"] for row in self.rows("cards") if row["score"] not in columns]
+        tasks = {name: name.removeprefix(ONE_TASK) for name in names}
+        return columns | {n: (f"lost: {t}", f"accuracy lost on {t}") for n, t in tasks.items()}
 
     def cards(self) -> list[dict[str, Any]]:
         """Return a card for each scenario and method, with the row of each of its scores."""
@@ -196,28 +206,29 @@ def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["scenario", "task", "constant", "frozen"])
 
 
-def card_scores() -> list[Score]:
-    """Return the scores of a capability card."""
-    return [score for score in SCORES if score.on_card]
-
-
 def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Return a row for each scenario, method and score of a card; empty if nothing was measured.
 
-    ``mean`` is over seeds, ``low`` to ``high`` its 95 % interval by Student's t, with the step of
-    the score; NaN for fewer than three seeds.
+    After the scores come the tasks answered without training, as ``zero_shot: NAME``: the accuracy
+    that was lost on each. ``mean`` is over seeds, ``low`` to ``high`` its 95 % interval by
+    Student's t, with the step of the score; NaN for fewer than three seeds.
     """
     values: dict[tuple[str, str, str], list[float]] = {}
     for row in score_tables.score_rows(cells):
         if row.get("divergence") is None:  # a cell whose model was not measured
             continue
-        for score in card_scores():
-            if (value := row.get(score.name)) is not None:
-                key = row["scenario"], row["method"], score.name
-                values.setdefault(key, []).append(value)
+        for name in (score.name for score in SCORES if score.on_card):
+            if (value := row.get(name)) is not None:
+                values.setdefault((row["scenario"], row["method"], name), []).append(value)
+    good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
+    for cell in good:
+        for name in (key for key in (*cell.capabilities, {})[0] if key.startswith(ONE_TASK)):
+            if (value := measure_change(cell.capabilities, name, -1.0)) is not None:
+                values.setdefault((cell.scenario, cell.baseline, name), []).append(value)
     rows, steps = [], steps_by_scenario(cells)
     for (scenario, method, name), some in values.items():
-        found = summarise(some, steps[scenario].get(name, 0.0))
+        score = "zero_shot_lost" if name.startswith(ONE_TASK) else name
+        found = summarise(some, steps[scenario].get(score, 0.0))
         rows.append({"scenario": scenario, "method": method, "score": name, "seeds": found.n})
         rows[-1] |= {"mean": found.mean, "low": found.low, "high": found.high}
     fields = ["scenario", "method", "score", "seeds", "mean", "low", "high"]

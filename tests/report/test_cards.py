@@ -64,11 +64,27 @@ def test_cells_without_measures_have_no_card() -> None:
     assert (score["mean"], score["low"]) == (pytest.approx(0.2), None)
 
 
+def test_a_card_shows_what_was_lost_on_each_task_that_no_scenario_trains() -> None:
+    more = {"zero_shot: copa": 0.75, "zero_shot: ifeval": 0.25}
+    end = {"zero_shot: copa": 0.5, "zero_shot: ifeval": 0.375}
+    stages = [BEFORE | more, BEFORE | more, BEFORE | end]
+    content = gather([cell("one", "vanilla", 0, 0.6, capabilities=stages)])
+    assert [*content.card_columns().values()][-2:] == [
+        ("lost: copa", "accuracy lost on copa"),
+        ("lost: ifeval", "accuracy lost on ifeval"),
+    ]
+    scores = content.cards()[0]["scores"]
+    assert scores["zero_shot: copa"]["mean"] == 0.25
+    assert scores["zero_shot: ifeval"]["mean"] == -0.125
+
+
 @pytest.mark.slow
 def test_the_page_shows_cards(tmp_path: Path) -> None:
     stages = [BEFORE, BEFORE, {**BEFORE, "text_loss": 3.456}]
+    stages = [{**stage, "zero_shot: copa": 0.5} for stage in stages]
     write_report([make_run(tmp_path / "run", capabilities=stages)], tmp_path / "report")
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert "Capability cards" in page
     assert "0.456" in page
+    assert ">lost: copa</th>" in page
     assert (tmp_path / "report" / "tables" / "cards.csv").exists()
