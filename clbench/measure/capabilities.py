@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -62,6 +63,8 @@ class CapabilityData:
         The model's tokenizer.
     general
         General tasks with their questions.
+    identity
+        The same for copies, as workers get them, and for nothing else.
     """
 
     texts: tuple[str, ...]
@@ -71,6 +74,7 @@ class CapabilityData:
     tasks: tuple[TaskData, ...]
     tokenizer: PreTrainedTokenizerBase
     general: tuple[tuple[GeneralTask, list[Question]], ...] = ()
+    identity: str = field(default_factory=lambda: uuid4().hex)
 
     @classmethod
     def of(
@@ -141,23 +145,23 @@ class Capabilities:
     writer: Writer
     scoring: Callable[[int], AbstractContextManager[object]]
     _base: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    _newest: ClassVar[tuple[CapabilityData, str, Measures, list[float], Any] | None] = None
+    _newest: ClassVar[tuple[str, Measures, list[float], Any] | None] = None
 
     def of_base(
         self, scores: Callable[[], tuple[list[float], float]]
     ) -> tuple[Measures, list[float]]:
         """Return the measures of the base model, and its score on each task before its stage.
 
-        `scores` gives the latter, and the mean over the tasks in the end. Cells that come one after
-        another and are measured on the same data share them: nothing was trained, nor set up, yet.
+        `scores` gives the latter, and the mean over the tasks in the end. Cells that a process runs
+        one after another on the same data share them: nothing was trained, nor set up, yet.
         """
         self.context.model.eval()
-        data, key = self.data, f"{self.context.precision} {self.context.device}"
-        if (newest := Capabilities._newest) is None or newest[0] is not data or newest[1] != key:
+        key = f"{self.data.identity} {self.context.precision} {self.context.device}"
+        if (newest := Capabilities._newest) is None or newest[0] != key:
             measures, (first, average) = self.measure(1), scores()
-            newest = data, key, {**measures, "average": average}, first, self._base
+            newest = key, {**measures, "average": average}, first, self._base
             Capabilities._newest = newest
-        *_, measures, first, self._base = newest
+        _, measures, first, self._base = newest
         return dict(measures), first
 
     def measure(self, tasks: int) -> Measures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -194,6 +195,26 @@ def test_cells_share_the_measures_of_the_base_model(
     assert both[1].capabilities == alone.capabilities
     assert both[0].capabilities[0] == both[1].capabilities[0]
     assert both[0].capabilities[1]["divergence"] != both[1].capabilities[1]["divergence"]
+
+
+def test_a_copy_of_the_data_as_workers_get_it_is_not_measured_again(
+    capabilities: Capabilities,
+) -> None:
+    calls: list[CapabilityData] = []
+
+    def measured(data: CapabilityData) -> dict[str, float]:
+        def scores() -> tuple[list[float], float]:
+            calls.append(data)
+            return [0.5], 0.5
+
+        return replace(capabilities, data=data, _base=[]).of_base(scores)[0]
+
+    own = capabilities.data
+    found = [measured(data) for data in (own, pickle.loads(pickle.dumps(own)))]
+    assert calls == [own]
+    assert found[0] == found[1]
+    measured(CapabilityData.of(TEXTS, [], own.tokenizer, seed=1))
+    assert len(calls) == 2
 
 
 def test_general_tasks_are_answered_as_in_an_audit(folder: Path) -> None:
