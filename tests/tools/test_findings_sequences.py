@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.wording import less, more
 
 from clbench.results.score_tables import means, score_rows
 from clbench.results.statistics import Comparison
@@ -255,10 +256,14 @@ def test_what_the_page_says_of_four_tasks() -> None:
 def test_what_the_page_says_of_fifteen_tasks() -> None:
     lead = {claim: found(3)[Claim(*claim), page.SCORE] for claim in (
         ("o-lora", "lora-shared"), ("o-lora", "frozen"), ("lora-shared", "vanilla"),
+        ("seq-star", "vanilla"), ("seq-star", "frozen"),
     )}  # fmt: skip
     verdicts = [answer.verdict for answer in lead.values()]
-    assert verdicts == ["better", "worse", "no difference shown"]
-    one, frozen, _ = map(shown, lead.values())
+    assert verdicts == ["better", "worse", "no difference shown", "better", "worse"]
+    one, frozen, *_ = map(shown, lead.values())
+    ahead, behind = more(lead["seq-star", "vanilla"]), less(lead["seq-star", "frozen"])
+    words = f"It ends at {average(3, 'seq-star')}, ahead of plain fine-tuning by {ahead} and"
+    assert f"{words} behind a head on frozen features by {behind}." in text()
     readme = " ".join((page.ROOT / "README.md").read_text("utf-8").split())
     leads = (plain(abs(lead["o-lora", other].difference)) for other in ("lora-shared", "frozen"))
     assert "ahead of one adapter by {} and behind a frozen encoder by {}.".format(*leads) in readme
