@@ -13,7 +13,7 @@ from clbench.core.errors import NonFiniteLossError
 from clbench.core.shapes import few
 from clbench.models.classifier import TaskModel
 from clbench.training.batches import Batch, TaskData
-from clbench.training.device import Precision
+from clbench.training.device import Precision, return_old_memory
 from clbench.training.dropout import MaskStream
 from clbench.training.protocol import Protocol
 
@@ -127,6 +127,7 @@ class Context:
             for start in few(range(0, len(order), size)):
                 batch = data.batch(order[start : start + size], self.device)
                 parts.append(compute(batch).float().cpu().numpy())
+                return_old_memory()
         # Answers of language models have several tokens; shorter ones are filled up with zeros.
         shape = np.max([part.shape[1:] for part in parts], axis=0, initial=0)
         values = np.zeros((len(order), *shape.astype(int)), dtype=np.float32)

@@ -21,6 +21,9 @@ LEAST_GAIN = 1.3
 """How many times as fast as float32 bf16 must be, as it also rounds and converts."""
 MEASURED_SECONDS = 0.05
 FEWEST_PRODUCTS = 4
+RETURN_SECONDS = 60.0
+"""How often freed memory is returned. Its pages are cleared anew then: for a decoder of 135 million
+parameters about half a second on a CPU core."""
 SHAPES = ((256, 768), (768, 768))
 """256 tokens and a weight of BERT-base: a product takes about a millisecond, so that some of many
 are not disturbed by other programs."""
@@ -168,6 +171,21 @@ def return_freed_memory() -> None:
     """Give freed blocks that glibc keeps back to the system."""
     if _has_glibc():
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def return_old_memory() -> None:
+    """Call `return_freed_memory` if `RETURN_SECONDS` have passed since this last did so.
+
+    Blocks of ever other sizes, from batches of other lengths, leave gaps between them that grow
+    with each step.
+    """
+    global _returned
+    if (now := time.monotonic()) - _returned >= RETURN_SECONDS:
+        _returned = now
+        return_freed_memory()
+
+
+_returned = time.monotonic()
 
 
 def _has_glibc() -> bool:

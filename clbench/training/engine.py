@@ -22,6 +22,7 @@ from clbench.training.batches import (
     padded_size,
     plan,
 )
+from clbench.training.device import return_old_memory
 from clbench.training.memory import StepMemory
 from clbench.training.method import Method
 from clbench.training.protocol import StageRecord
@@ -226,6 +227,7 @@ def _step(
     if schedule is not None:
         schedule.step()
     optimizer.zero_grad(set_to_none=True)
+    return_old_memory()
     method.after_step(stage)
 
 

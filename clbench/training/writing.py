@@ -18,6 +18,7 @@ from clbench.models.families import usable_length
 from clbench.models.locate import model_identity
 from clbench.training.batches import TaskData
 from clbench.training.context import Context
+from clbench.training.device import return_old_memory
 from clbench.training.stage import Stage
 
 Tokens = list[int]
@@ -56,6 +57,7 @@ def write_rows(
                 for row, tokens in zip(rows.tolist(), written.tolist(), strict=True):
                     end = next((i for i, token in enumerate(tokens) if token in ends), len(tokens))
                     texts[row] = tokens[: end + 1]
+                return_old_memory()
     return [texts[row] for row in range(len(lengths))]
 
 

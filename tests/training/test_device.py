@@ -104,3 +104,16 @@ def test_memory_freed_before_a_cell_does_not_count_as_its_own() -> None:
     assert before is not None
     assert after is not None
     assert after < before - 300
+
+
+def test_freed_memory_is_returned_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 59.0, 61.0, 62.0, 121.5])
+    returned: list[bool] = []
+    monkeypatch.setattr(device, "_returned", 0.0)
+    monkeypatch.setattr(device.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(device, "return_freed_memory", lambda: returned.append(True))
+    counts = []
+    for _ in range(5):
+        device.return_old_memory()
+        counts.append(len(returned))
+    assert counts == [0, 0, 1, 1, 2]
