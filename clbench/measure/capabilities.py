@@ -64,7 +64,7 @@ class CapabilityData:
     general
         General tasks with their questions.
     identity
-        The same for copies, as workers get them, and for nothing else.
+        Kept by pickle, as for workers, and by nothing else.
     """
 
     texts: tuple[str, ...]
@@ -74,7 +74,7 @@ class CapabilityData:
     tasks: tuple[TaskData, ...]
     tokenizer: PreTrainedTokenizerBase
     general: tuple[tuple[GeneralTask, list[Question]], ...] = ()
-    identity: str = field(default_factory=lambda: uuid4().hex)
+    identity: str = field(default_factory=lambda: uuid4().hex, init=False)
 
     @classmethod
     def of(

@@ -29,7 +29,7 @@ COSTS = {
 
 
 ONE_TASK = "zero_shot: "
-"""How the names of measures begin that are the accuracy on a task that no scenario trains."""
+"""How the names of measures begin that are the accuracy on texts, or on one untrained task."""
 MOST_DETAILS = 500
 """Above this number of cells, the page shows details of failed ones only."""
 MOST_SCENARIOS = 6
@@ -110,12 +110,10 @@ class Content:
             if score_tables.has_value(rows, f"{name}_mean")
         }
 
-    def card_columns(self) -> dict[str, tuple[str, str]]:
-        """Return the columns of the capability cards, tasks last, with title and meaning."""
-        columns = {score.name: (score.label, score.meaning) for score in SCORES if score.on_card}
-        names = [row["score"] for row in self.rows("cards") if row["score"] not in columns]
-        tasks = {name: name.removeprefix(ONE_TASK) for name in names}
-        return columns | {n: (f"lost: {t}", f"accuracy lost on {t}") for n, t in tasks.items()}
+    def card_tasks(self) -> dict[str, str]:
+        """Return the tasks on the capability cards by the name of their score."""
+        names = [row["score"] for row in self.rows("cards")]
+        return {n: n.removeprefix(ONE_TASK) for n in names if n.startswith(ONE_TASK)}
 
     def cards(self) -> list[dict[str, Any]]:
         """Return a card for each scenario and method, with the row of each of its scores."""
@@ -123,7 +121,7 @@ class Content:
         for row in self.rows("cards"):
             key = row["scenario"], row["method"]
             card = cards.setdefault(key, {"scenario": key[0], "method": key[1], "scores": {}})
-            card["seeds"] = row["seeds"]
+            card["seeds"] = max(row["seeds"], card.get("seeds", 0))
             card["scores"][row["score"]] = row
         return list(cards.values())
 
@@ -206,23 +204,30 @@ def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["scenario", "task", "constant", "frozen"])
 
 
+def card_scores() -> list[Score]:
+    """Return the scores of a capability card."""
+    return [score for score in SCORES if score.on_card]
+
+
 def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Return a row for each scenario, method and score of a card; empty if nothing was measured.
 
-    After the scores come the tasks answered without training, as ``zero_shot: NAME``: the accuracy
-    that was lost on each. ``mean`` is over seeds, ``low`` to ``high`` its 95 % interval by
-    Student's t, with the step of the score; NaN for fewer than three seeds.
+    After the scores comes the accuracy that was lost on each task answered without training, as
+    ``zero_shot: NAME``, if there are several. ``mean`` is over seeds, ``low`` to ``high`` its 95 %
+    interval by Student's t, with the step of the score (for tasks that of ``capability_rows``,
+    though some have fewer rows); NaN for fewer than three seeds.
     """
     values: dict[tuple[str, str, str], list[float]] = {}
     for row in score_tables.score_rows(cells):
         if row.get("divergence") is None:  # a cell whose model was not measured
             continue
-        for name in (score.name for score in SCORES if score.on_card):
+        for name in (score.name for score in card_scores()):
             if (value := row.get(name)) is not None:
                 values.setdefault((row["scenario"], row["method"], name), []).append(value)
     good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
     for cell in good:
-        for name in (key for key in (*cell.capabilities, {})[0] if key.startswith(ONE_TASK)):
+        names = [key for key in (*cell.capabilities, {})[0] if key.startswith(ONE_TASK)]
+        for name in names if len(names) > 1 else []:
             if (value := measure_change(cell.capabilities, name, -1.0)) is not None:
                 values.setdefault((cell.scenario, cell.baseline, name), []).append(value)
     rows, steps = [], steps_by_scenario(cells)

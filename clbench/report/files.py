@@ -19,7 +19,7 @@ from clbench.core.errors import ArgumentError, RunFolderError, join_names, named
 from clbench.core.files import as_folder_error, check_folder, write_atomically
 from clbench.figures import report_figures
 from clbench.figures.style import ReportData
-from clbench.report.content import MOST_SCENARIOS, Content, finished_scenarios, gather
+from clbench.report.content import MOST_SCENARIOS, Content, card_scores, finished_scenarios, gather
 from clbench.report.drawing import FORMATS, Drawing, Plan, draw_all
 from clbench.report.pictures import pictures
 from clbench.report.runs import read_runs
@@ -234,6 +234,7 @@ def write_report(
         error_rates=[UNKNOWN]
         if stores[0].is_suite_damaged()
         else error_rates(stores[0].looks(), len(seeds), len(claims), int(curves), int(matched)),
+        card_scores=card_scores(),
         figures=figures,
         suites=list(map(_suite, suites)),
         version=__version__,

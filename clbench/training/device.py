@@ -24,6 +24,7 @@ FEWEST_PRODUCTS = 4
 RETURN_SECONDS = 60.0
 """How often freed memory is returned. Its pages are cleared anew then: for a decoder of 135 million
 parameters about half a second on a CPU core."""
+_returned = time.monotonic()
 SHAPES = ((256, 768), (768, 768))
 """256 tokens and a weight of BERT-base: a product takes about a millisecond, so that some of many
 are not disturbed by other programs."""
@@ -176,16 +177,12 @@ def return_freed_memory() -> None:
 def return_old_memory() -> None:
     """Call `return_freed_memory` if `RETURN_SECONDS` have passed since this last did so.
 
-    Blocks of ever other sizes, from batches of other lengths, leave gaps between them that grow
-    with each step.
+    Blocks of ever new sizes, from batches of other lengths, leave gaps between them.
     """
     global _returned
     if (now := time.monotonic()) - _returned >= RETURN_SECONDS:
         _returned = now
         return_freed_memory()
-
-
-_returned = time.monotonic()
 
 
 def _has_glibc() -> bool:

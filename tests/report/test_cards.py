@@ -69,19 +69,18 @@ def test_a_card_shows_what_was_lost_on_each_task_that_no_scenario_trains() -> No
     end = {"zero_shot: copa": 0.5, "zero_shot: ifeval": 0.375}
     stages = [BEFORE | more, BEFORE | more, BEFORE | end]
     content = gather([cell("one", "vanilla", 0, 0.6, capabilities=stages)])
-    assert [*content.card_columns().values()][-2:] == [
-        ("lost: copa", "accuracy lost on copa"),
-        ("lost: ifeval", "accuracy lost on ifeval"),
-    ]
+    assert content.card_tasks() == {"zero_shot: copa": "copa", "zero_shot: ifeval": "ifeval"}
     scores = content.cards()[0]["scores"]
     assert scores["zero_shot: copa"]["mean"] == 0.25
     assert scores["zero_shot: ifeval"]["mean"] == -0.125
+    alone = [stage | {"zero_shot: continuation": 0.5} for stage in (BEFORE, BEFORE, BEFORE)]
+    assert not gather([cell("one", "vanilla", 0, 0.6, capabilities=alone)]).card_tasks()
 
 
 @pytest.mark.slow
 def test_the_page_shows_cards(tmp_path: Path) -> None:
     stages = [BEFORE, BEFORE, {**BEFORE, "text_loss": 3.456}]
-    stages = [{**stage, "zero_shot: copa": 0.5} for stage in stages]
+    stages = [stage | {"zero_shot: copa": 0.5, "zero_shot: mmlu": 0.5} for stage in stages]
     write_report([make_run(tmp_path / "run", capabilities=stages)], tmp_path / "report")
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert "Capability cards" in page

@@ -57,7 +57,7 @@ def test_what_the_page_says_of_verdicts() -> None:
     assert page.compared()["seed"].nunique() == 5
     assert all(isinstance(each, int) for each in page.on_curve().values())
     ends = [plain(mean(rate, "p_s")) for rate in page.RATES]
-    assert "about equally well ({}, {} and {}), so the".format(*ends) in text()
+    assert "sentiment by the means ({}, {} and {}), so the".format(*ends) in text()
 
 
 def test_what_the_page_says_of_ewc_and_lora() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -110,7 +111,7 @@ def test_freed_memory_is_returned_now_and_then(monkeypatch: pytest.MonkeyPatch) 
     times = iter([0.0, 59.0, 61.0, 62.0, 121.5])
     returned: list[bool] = []
     monkeypatch.setattr(device, "_returned", 0.0)
-    monkeypatch.setattr(device.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(device, "time", SimpleNamespace(monotonic=lambda: next(times)))
     monkeypatch.setattr(device, "return_freed_memory", lambda: returned.append(True))
     counts = []
     for _ in range(5):
