@@ -229,7 +229,7 @@ def test_what_is_still_to_run_follows_from_suites_and_cells() -> None:
     text = " ".join(page.PAGE.read_text("utf-8").split())
     assert not (REFERENCE / "findings-smollm2").exists()
     assert "`findings-smollm2` (no cell of this version; it needs a GPU)" in text
-    assert left("findings-sequence-15")[1:] == (3, 0)
+    assert left("findings-sequence-15")[1:] == (2, 0)
     assert "three methods of `findings-sequence-15`;" in text
     assert left("findings-sequence-4-text")[1:] == (0, 0)
     assert len(read_suite("findings-clinc150").file.seeds) == 10
