@@ -104,6 +104,7 @@ def comparisons() -> dict[str, Comparison]:
     names = [name for name in averages(sequences.ALL) if name not in CLASS_MEANS]
     add("lead", sequences.ALL, [Claim("prototypes", name) for name in names], score)
     found |= {f"later {' '.join(claim)}": a for (claim, _), a in sequences.later().items()}
+    found |= {f"unseen {' '.join(claim)}": a for (claim, _), a in sequences.unseen().items()}
     found |= {f"{task} {method}": answer for (task, method), answer in pretraining()[1].items()}
     found |= {f"head {c.reference}": answer for (c, _), answer in sequences.heads().items()}
     frame = decoder.kept().set_index(["baseline", "seed"])
