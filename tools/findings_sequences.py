@@ -51,7 +51,9 @@ FOUR = Study(
     REFERENCE / "findings-sequence-4",
     REFERENCE / "findings-sequence-4-tune",
 )
-FIFTEEN = Study("fifteen-tasks", "fifteen tasks", REFERENCE / "findings-sequence-15", FOUR.tuning)
+FIFTEEN = Study(
+    "fifteen-tasks", "fifteen tasks", REFERENCE / "findings-sequence-15", FOUR.tuning, 8
+)
 WRITTEN = Study(
     "four-tasks-written",
     "written answers",
