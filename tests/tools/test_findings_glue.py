@@ -100,3 +100,51 @@ def test_float32_learns_and_loses_the_same() -> None:
         gaps += [abs(learned - own["learned"]), abs(learned - left - own["lost"])]
     assert f"{max(gaps):.3f}" == "0.002"
     assert "learns and loses the same of MRPC within .002" in text()
+
+
+def test_the_glue_sequence_says_nothing_with_the_built_in_model() -> None:
+    cells = Store(REFERENCE / "findings-glue-sequence").read().cells
+    learned = [
+        [(cell.R[i][i] or 0.0) - (cell.floors[i] or 0.0) for i in range(4)] for cell in cells
+    ]
+    assert {cell.seed for cell in cells} == {0}
+    assert len(cells) == 9
+    assert max(abs(value) for row in learned for value in row[:3]) < 0.10
+    assert max(row[3] for row in learned) > 0.25
+    assert "ends within .10 of the share of the most frequent class on the others" in text()
+
+
+def test_the_glue_sequence_says_little_with_minilm() -> None:
+    cells = Store(REFERENCE / "findings-glue-sequence-pilot").read().cells
+    assert {(cell.baseline, cell.seed) for cell in cells} == {("vanilla", 100), ("lora-fast", 100)}
+    for cell in cells:
+        rte, mrpc, cola, sst2 = (cell.R[i][i] - cell.floors[i] for i in range(4))
+        assert max(abs(rte), abs(cola)) < 0.03
+        assert min(mrpc, sst2) > 0.1
+        assert max(stage.rows for stage in cell.stages) == 4000
+    assert "learns MRPC and SST-2, and ends within .03 of that share on RTE and CoLA" in text()
+
+
+def test_the_declared_glue_sequence_names_what_its_pilot_learned_and_lost() -> None:
+    found = {}
+    for cell in Store(REFERENCE / "findings-glue-minilm-pilot").read().cells:
+        assert cell.seed == 100
+        learned, left = cell.R[1][1] or 0.0, cell.R[-1][1] or 0.0
+        found[cell.baseline] = plain(learned), plain(learned - left)
+        forgettable = [(cell.R[i][i] or 0.0) - (cell.floors[i] or 0.0) > 0.05 for i in range(3)]
+        if cell.baseline in ("vanilla", "lora-slow"):  # lora-slow has the rate of lora-double
+            assert forgettable == [False, True, False]
+    path = REFERENCE.parents[1] / "scenarios" / "findings-glue-minilm.toml"
+    declared = " ".join(path.read_text("utf-8").replace("#", "").split())
+    words = (
+        "a quarter of the rate had {} of MRPC right after it and lost {}, the whole {} and {}; "
+        "LoRA at 1e-3 {} and {}, at 2e-3 {} and {}, so"
+    )
+    names = ("vanilla-quarter", "vanilla", "lora-slow", "lora-fast")
+    assert words.format(*(each for name in names for each in found[name])) in declared
+    words = (
+        "LoRA at 1e-3 had {} of MRPC right after learning it and lost {} by the end, plain "
+        "fine-tuning at a quarter of 1e-4 {} and {}, at the whole {} and {}."
+    )
+    names = ("lora-slow", "vanilla-quarter", "vanilla")
+    assert words.format(*(each for name in names for each in found[name])) in text()

@@ -14,7 +14,7 @@ from clbench.results.archive import read_archive
 from clbench.results.store import Store
 from clbench.suite.read import read_suite
 from tools import findings_smollm2 as page
-from tools.findings import interval, plain
+from tools.findings import REFERENCE, interval, plain
 from tools.findings_smollm2 import GENERAL
 
 
@@ -182,6 +182,34 @@ def test_self_distillation_ends_below_the_untrained_model() -> None:
 def added(capabilities: list[dict[str, Any]]) -> float:
     """Return the loss on text that was added."""
     return float(capabilities[-1]["text_loss"] - capabilities[0]["text_loss"])
+
+
+def test_what_little_the_sequence_of_smollm2_has_learned() -> None:
+    cells = Store(REFERENCE / "findings-smollm2-first").read().cells
+    boolq, titles = (sorted(float(c.R[task][task] or 0) for c in cells) for task in (1, 2))
+    assert {c.floors[1] for c in cells} == {0.62}
+    words = (
+        "BoolQ scores {} to {} just after its stage, where the most frequent answer has .620, and"
+    )
+    assert words.format(plain(boolq[0]), plain(boolq[-1])) in text()
+    assert f"reviews end at a token F1 of {plain(titles[0])} to {plain(titles[-1])}." in text()
+    names = ("findings-smollm2-pilot", "findings-smollm2-pilot-120", "findings-smollm2-pilot-150")
+    pilots = [Store(REFERENCE / name).read().cells[0] for name in names]
+    assert [pilot.stages[0].examples for pilot in pilots] == [480, 960, 1200]
+    words = "FOMC scored {}, {} and {} just after"
+    assert words.format(*(plain(float(p.R[0][0] or 0)) for p in pilots)) in text()
+    ends = [plain(float(p.R[-1][-1] or 0)) for p in pilots]
+    assert "titles of articles a token F1 of {}, {} and {}.".format(*ends) in text()
+    ends = [plain(float(p.R[-1][0] or 0)) for p in pilots[1:]]
+    assert "After the titles FOMC scores {} and {} in the last two,".format(*ends) in text()
+    before, between, after = pilots[1].capabilities
+    rises = [plain(each["text_loss"] - before["text_loss"]) for each in (between, after)]
+    assert "rose by {} nats a token, and ended at +{}.".format(*rises) in text()
+    names = ("boolq", "mmlu-cloze", "ifeval", "copa")
+    start, end = ([plain(each[f"zero_shot: {name}"]) for name in names] for each in (before, after))
+    words = f"{start[0]} on BoolQ and {start[1]} on MMLU, which is below chance, and {start[2]} on"
+    words = f"{words} IFEval, which fell to {end[2]}; COPA stayed ({start[3]} and {end[3]})."
+    assert words in text()
 
 
 def test_all_that_is_compared_has_all_seeds() -> None:
