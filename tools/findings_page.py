@@ -176,6 +176,9 @@ def values() -> dict[str, str]:
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
     for name, study in SEQUENCES.items():
         found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}
+        if study is not sequences.WRITTEN:
+            costs = sequences.multiples(study.read()[0], "vanilla")
+            found |= {f"time {name} {method}": f"{x:.2g}" for method, (x, _) in costs.items()}
     for label, study in DRAWN.items():
         found[f"{label} right"] = f"{100 * grpo.first_reward(study):.0f} %"
     for name, own in glue.compared().groupby("baseline"):

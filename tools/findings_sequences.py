@@ -193,31 +193,33 @@ def settings_text(study: Study, name: str) -> str:
     )
 
 
+def multiples(cells: Sequence[CellResult], reference: str) -> dict[str, tuple[float, float]]:
+    """Return training time and memory of each method as multiples of a method's.
+
+    They are means over the cells that ran on a GPU, if any did, and else over those whose notes do
+    not say that their times are too long; a method without such cells has none.
+    """
+    on_gpu = [cell for cell in cells if cell.host["device"] == "cuda"]
+    timed = on_gpu or [cell for cell in cells if not any(UNTIMED in note for note in cell.notes)]
+    costs = {row["method"]: row for row in means(score_rows(timed))}
+    names, of = ("train_seconds_mean", "training_memory_mb_mean"), costs[reference]
+    time, memory = ({n: row[name] / of[name] for n, row in costs.items()} for name in names)
+    return {name: (time[name], memory[name]) for name in costs}
+
+
 def scores_table(
     cells: Sequence[CellResult],
     columns: Mapping[str, str] = OWN_HEADS,
     reference: str = "vanilla",
 ) -> str:
-    """Return a Markdown table of mean scores, and of time and memory as multiples of a method's.
-
-    Time and memory are means over the cells that ran on a GPU, if any did, and else over those
-    whose notes do not say that their times are too long; a method without such cells has none.
-    """
-    on_gpu = [cell for cell in cells if cell.host["device"] == "cuda"]
-    timed = on_gpu or [cell for cell in cells if not any(UNTIMED in note for note in cell.notes)]
-    scores, costs = (
-        {row["method"]: row for row in means(score_rows(some))} for some in (cells, timed)
-    )
+    """Return a Markdown table of mean scores and of costs as `multiples` of a method's."""
+    costs = multiples(cells, reference)
     lines = []
-    for method, row in scores.items():
+    for row in means(score_rows(cells)):
+        method = row["method"]
         flags = [flag for flag in ("keeps_rows", "needs_task_id") if row[flag]]
         shown = [(signed if name in SIGNED else plain)(row[f"{name}_mean"]) for name in columns]
-        costly = [
-            f"{costs[method][f'{cost}_mean'] / costs[reference][f'{cost}_mean']:.2f}"
-            if method in costs
-            else ""
-            for cost in ("train_seconds", "training_memory_mb")
-        ]
+        costly = [f"{cost:.2f}" for cost in costs[method]] if method in costs else ["", ""]
         seeds = str(len({cell.seed for cell in cells if cell.baseline == method}))
         lines.append([f"`{method}`{marks(flags)}", *shown, *costly, seeds])
     return table(["method", *columns.values(), "time", "memory", "seeds"], lines)

@@ -127,8 +127,17 @@ def test_the_figures_are_those_of_the_cells(tmp_path: Path) -> None:
         assert (tmp_path / name).read_text(encoding="utf-8") == kept, name
 
 
+def test_what_is_said_to_be_ahead_is_shown_to_be() -> None:
+    _, short, *_ = re.split(r"^## ", text(), flags=re.MULTILINE)
+    assert short.startswith("In short\n")
+    names = re.findall(r"<!--=(.+?)-->", short)
+    found = [page.comparisons()[name] for name in names if not name.startswith("time ")]
+    assert len(found) == 5
+    assert {each.verdict for each in found} == {"better"}
+
+
 def test_each_question_has_a_figure_three_sentences_and_what_would_change_it() -> None:
-    _, *parts, _ = re.split(r"^## ", text(), flags=re.MULTILINE)
+    _, _, *parts, _ = re.split(r"^## ", text(), flags=re.MULTILINE)
     names = [re.findall(r"\(figures/findings-([\w-]+)\.svg\)", part) for part in parts]
     assert sorted(name for (name,) in names) == sorted([*page.panels(), "kl", "relearning"])
     assert all(page.comparison_figure(each).axes for each in page.panels().values())
