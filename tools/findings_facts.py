@@ -41,7 +41,10 @@ REFERENCE_METHOD = "vanilla"
 def kept() -> pd.DataFrame:
     """Return the scores of the finished cells of the seeds that every method has."""
     cells = [cell for cell in STUDY.read()[0] if cell.status == "ok"]
-    rows = [{**cell_scores(cell), "baseline": cell.baseline, "seed": cell.seed} for cell in cells]
+    rows = []
+    for cell in cells:
+        own = {"baseline": cell.baseline, "seed": cell.seed, "seconds": cell.train_seconds}
+        rows.append({**cell_scores(cell), **own})
     return complete(pd.DataFrame(rows))
 
 
@@ -53,6 +56,12 @@ def by_seed(score: str) -> pd.DataFrame:
 def methods() -> list[str]:
     """Return the methods beside tuned plain fine-tuning."""
     return [name for name in kept()["baseline"].unique() if name != REFERENCE_METHOD]
+
+
+def times() -> pd.Series:
+    """Return the median over seeds of each method's training time, a multiple of `vanilla`'s."""
+    seconds = by_seed("seconds")
+    return seconds.div(seconds[REFERENCE_METHOD], axis=0).median()
 
 
 @cache
@@ -112,11 +121,11 @@ def tables() -> dict[str, str]:
     points = []
     for name, own in kept().groupby("baseline", sort=False):
         means = [plain(own[score].mean()) for score in shown]
-        points.append([f"`{name}`", settings_of(name), *means])
+        points.append([f"`{name}`", settings_of(name), *means, f"{times()[name]:.1f}"])
     heads = ["old facts, before", "new facts", "old facts", "mean of both", "text loss added"]
     return {
         "facts-compared": table(["method", *columns, "at equal learning"], compared),
-        "facts-points": table(["method", "tuned settings", *heads], points),
+        "facts-points": table(["method", "tuned settings", *heads, "time"], points),
     }
 
 

@@ -33,7 +33,7 @@ RATES = {
     "vanilla-tenth": "a tenth of the rate",
     "vanilla-quarter": "a quarter",
     "vanilla-half": "half",
-    "vanilla": "the whole rate",
+    "vanilla": "the full rate",
 }
 LORA = {"lora-shared": "LoRA at its published rate", "lora-double": "LoRA at twice that rate"}
 PRIMARY = "lora-double"

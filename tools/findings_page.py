@@ -38,6 +38,8 @@ PAGE = ROOT / "docs" / "findings.md"
 FIGURES = ROOT / "docs" / "figures"
 MARGIN = Question().margin
 CLASS_MEANS = ("prototypes", "klda", "ranpac")
+CONTROLS = ("ewc-lora-head", "ewc-lora-delta")
+"""Parts of EWC-LoRA, which are no methods of their own."""
 CHANGES = {
     "vanilla-half": "half the rate",
     "vanilla-quarter": "a quarter of the rate",
@@ -101,10 +103,11 @@ def comparisons() -> dict[str, Comparison]:
     score = (sequences.SCORE,)
     for name, study in SEQUENCES.items():
         add(name, study, sequences.CLAIMS, score)
-    names = [name for name in averages(sequences.ALL) if name not in CLASS_MEANS]
+    names = [n for n in averages(sequences.ALL) if n not in (*CLASS_MEANS, *CONTROLS)]
     add("lead", sequences.ALL, [Claim("prototypes", name) for name in names], score)
     found |= {f"later {' '.join(claim)}": a for (claim, _), a in sequences.later().items()}
     found |= {f"unseen {' '.join(claim)}": a for (claim, _), a in sequences.unseen().items()}
+    found |= {f"explored {' '.join(claim)}": a for (claim, _), a in sequences.explored().items()}
     found |= {f"{task} {method}": answer for (task, method), answer in pretraining()[1].items()}
     found |= {f"head {c.reference}": answer for (c, _), answer in sequences.heads().items()}
     frame = decoder.kept().set_index(["baseline", "seed"])
@@ -120,7 +123,7 @@ def comparisons() -> dict[str, Comparison]:
         found |= {f"steady {name} p_s": new, f"steady {name} p_o": old}
     for (key, name), answer in facts.against_vanilla().items():
         found[f"tuned {name} {key}"] = answer
-    for (key, rate, name), answer in smollm2.against_later().items():
+    for (key, rate, name), answer in (smollm2.against_rates() | smollm2.against_later()).items():
         found[f"smollm2 {name} {rate} {key}"] = answer
     for (key, rate, name), answer in glue.against_rates().items():
         found[f"glue {name} {rate} {key}"] = answer
@@ -183,6 +186,8 @@ def values() -> dict[str, str]:
         found[f"{label} right"] = f"{100 * grpo.first_reward(study):.0f} %"
     for name, own in glue.compared().groupby("baseline"):
         found |= {f"glue {name} {score}": plain(own[score].mean()) for score in glue.SCORES}
+    for name, times in (("facts", facts.times()), ("smollm2", smollm2.times())):
+        found |= {f"time {name} {method}": f"{x:.2g}" for method, x in times.items()}
     for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):
         verdicts = [comparisons()[key].verdict for key in matching(pattern).values()]
         found[f"{name} count"] = f"{verdicts.count('better')} of {len(verdicts)}"

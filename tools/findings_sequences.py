@@ -99,6 +99,8 @@ LATER = tuple(Claim("o-lora-strong", name) for name in ("o-lora", "lora-shared")
 """Comparisons of written answers, declared when one seed of the stronger penalty had been seen."""
 AHEAD, UNSEEN = Claim("ewc-lora", "frozen"), range(3, 10)
 """A comparison on fifteen tasks that its first three seeds suggested, and seeds to make it on."""
+EXPLORED = (AHEAD, Claim("prototypes", "ewc-lora"))
+"""Comparisons on four tasks that were chosen after the runs."""
 HEADS = (
     "vanilla", "frozen", "seq-star", "lora-shared", "o-lora", "ewc-lora", "ewc-lora-head",
     "ewc-lora-delta", "ties",
@@ -153,6 +155,12 @@ def unseen() -> dict[tuple[Claim, str], Comparison]:
     cells, question = FIFTEEN.read()
     cells = [cell for cell in cells if cell.seed in UNSEEN]
     return answers(cells, question.margin, [AHEAD], (SCORE,))
+
+
+def explored() -> dict[tuple[Claim, str], Comparison]:
+    """Return `EXPLORED` on four tasks, as one family."""
+    cells, question = FOUR.read()
+    return answers(cells, question.margin, EXPLORED, (SCORE,))
 
 
 def heads_table() -> str:

@@ -19,13 +19,7 @@ from matplotlib.figure import Figure
 from clbench.results.cell import cell_scores
 from clbench.results.statistics import Comparison
 from clbench.results.store import Store
-from tools.equal_learning import (
-    against,
-    at_equal_learning,
-    complete,
-    shown_against,
-    shown_on_curve,
-)
+from tools.equal_learning import against, at_equal_learning, complete, shown_against
 from tools.findings import REFERENCE, ROOT, plain, table, write
 from tools.findings_figures import points_figure
 
@@ -76,6 +70,12 @@ def by_seed(score: str) -> pd.DataFrame:
     return compared().pivot(index="seed", columns="baseline", values=score)
 
 
+def times() -> pd.Series:
+    """Return the median over seeds of each method's training time, a multiple of `vanilla`'s."""
+    seconds = by_seed("seconds")
+    return seconds.div(seconds["vanilla"], axis=0).median()
+
+
 def others() -> list[str]:
     """Return the baselines first declared beside plain fine-tuning, in the order of the suite."""
     return [name for name in compared()["baseline"].unique() if name not in RATES]
@@ -120,7 +120,6 @@ def tables() -> dict[str, str]:
         means = [plain(own[score].mean()) for score in shown]
         minutes = f"{own['seconds'].mean() / 60:.1f}"
         points.append([f"`{name}`", *means, minutes, str(own["seed"].nunique())])
-    equal = [[f"`{n}`", *(shown_on_curve(on_curve()[s, n]) for s in LOST)] for n in others()]
     columns = [part for label in ("sentiment", *LOST.values()) for part in (label, "")]
     heads = [
         "topics, before",
@@ -133,7 +132,6 @@ def tables() -> dict[str, str]:
     ]
     return {
         "smollm2-points": table(["baseline", *heads], points),
-        "smollm2-equal": table(["baseline", *(f"{t} kept" for t in LOST.values())], equal),
         "smollm2-rates": table(["baseline", "rate", *columns], shown_against(against_rates())),
         "smollm2-later": table(["baseline", "against", *columns], shown_against(against_later())),
     }

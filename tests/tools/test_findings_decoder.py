@@ -175,7 +175,7 @@ def test_the_answers_at_equal_learning() -> None:
     curve = {name: each for (score, name), each in found.items() if score == "p_o"}
     assert page.rates(page.LONG)[-1] == page.LONG
     assert curve["replay"].verdict == "better"
-    assert f"it keeps {ends_of(curve['replay'])} more of the old facts." in text()
+    assert f"it keeps {ends_of(curve['replay'])} more of the old facts, which is" in text()
     known = ("freeze-bottom", "talr", "asft", "dft")
     names = (*known, "lora-fast", "self-replay-tenth")
     assert {curve[name].verdict for name in names} == {"worse"}

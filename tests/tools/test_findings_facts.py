@@ -79,10 +79,18 @@ def test_the_readme_says_what_the_page_says() -> None:
     found = {name: c for (score, name), c in page.against_vanilla().items() if score == "average"}
     names = ("replay", "low-rate-long", "generic-replay")
     ends = [plain(found[name].difference) for name in names]
-    words = "replay of old rows ({}), a tenth of the rate for ten times the steps ({}) and general"
-    assert f"{words} texts ({{}}); the last two only with".format(*ends) in readme
+    replay, slow, general = (page.times()[name] for name in names)
+    assert round(replay) == 2
+    words = f"replay of old rows ({ends[0]}, twice the time), a tenth of the rate for ten times the"
+    words = f"{words} steps ({ends[1]}, {slow:.1f} times) and general texts ({ends[2]},"
+    assert f"{words} {general:.0f} times); the last two only with" in readme
+    words = f"at {general:.0f} times the time of plain fine-tuning (`low-rate-long` {slow:.1f},"
+    assert f"{words} replay {replay:.1f}):" in text()
     behind = ("dft", "asft", "eaft", "lora", "kl-anchor", "freeze-bottom", "wise-ft", "self-sft")
     assert {n for n, c in found.items() if c.verdict == "worse"} == {*behind}
+    for name in ("dft", "asft"):  # keep more and learn less
+        assert page.against_vanilla()["p_o", name].verdict == "better"
+        assert page.against_vanilla()["p_s", name].verdict == "worse"
     assert page.kept()["seed"].nunique() == 20
 
 

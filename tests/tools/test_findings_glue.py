@@ -56,7 +56,7 @@ def test_what_the_page_says_of_lora() -> None:
     assert means.loc["lora-double", "learned"] < means.loc["vanilla-half", "learned"]
     assert f"loses {plain(-equal.difference)} less, without a verdict" in text()
     assert f"leave room for a lead of LoRA of {plain(equal.difference_high)} at most" in text()
-    assert f"The whole rate loses {plain(means.loc['vanilla', 'lost'])} of MRPC" in text()
+    assert f"The full rate loses {plain(means.loc['vanilla', 'lost'])} of MRPC" in text()
     shown = {
         key: interval(-each.difference, -each.difference_high, -each.difference_low)
         for key, each in page.against_rates().items()
@@ -64,7 +64,7 @@ def test_what_the_page_says_of_lora() -> None:
     }
     words = {
         ("learned", "vanilla-quarter", "lora-shared"): "learns {} less of MRPC than a quarter",
-        ("average", "vanilla", "lora-shared"): "ends {} behind the whole rate",
+        ("average", "vanilla", "lora-shared"): "ends {} behind the full rate",
         ("average", "vanilla-half", "lora-double"): "At 1e-3 it ends {} behind half the rate",
     }
     assert words.keys() == shown.keys()
@@ -144,7 +144,7 @@ def test_the_declared_glue_sequence_names_what_its_pilot_learned_and_lost() -> N
     assert words.format(*(each for name in names for each in found[name])) in declared
     words = (
         "LoRA at 1e-3 had {} of MRPC right after learning it and lost {} by the end, plain "
-        "fine-tuning at a quarter of 1e-4 {} and {}, at the whole {} and {}."
+        "fine-tuning at a quarter of 1e-4 {} and {}, at the full {} and {}."
     )
     names = ("lora-slow", "vanilla-quarter", "vanilla")
     assert words.format(*(each for name in names for each in found[name])) in text()

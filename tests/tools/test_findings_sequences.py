@@ -114,7 +114,7 @@ def test_what_the_page_says_of_methods() -> None:
         "ahead of a single adapter by {} and behind a head on the frozen encoder by {} [{}, {}]."
     )
     assert words.format(shown(less, plain), *map(plain, ends)) in text()
-    assert f"the single adapter is {shown(less, plain)} or {shown(ahead, plain)}," in text()
+    assert f"the single adapter is {shown(less, plain)} or {shown(ahead, plain)};" in text()
     readme = " ".join((page.ROOT / "README.md").read_text("utf-8").split())
     leads = [plain(ahead.difference), plain(less.difference)]
     words = "({} with the stage's classes, {} with all classes so far)".format(*leads)
@@ -159,7 +159,6 @@ def test_what_the_page_says_of_methods() -> None:
     ):
         assert found(0)[claim, page.SCORE].verdict == "better"
         assert f"{words} {shown(found(0)[claim, page.SCORE], plain)}" in text()
-    assert f"which the first study left out, it ends at {average(0, 'ewc')}" in text()
 
 
 def test_what_the_page_says_of_class_means() -> None:
