@@ -124,5 +124,5 @@ def shown_on_curve(found: Comparison | int | None) -> str:
     if found == 0:
         return "too few settings that learn differently"
     if isinstance(found, int):
-        return f"not on the curve of {found} seed{'s' * (found > 1)}"
+        return f"outside the curve on {found} seed{'s' * (found > 1)}"
     return " ".join(shown_comparison(found)).strip()

@@ -177,7 +177,7 @@ def test_the_findings_state_the_scores_of_the_minilm() -> None:
     assert f"lost {mean['vanilla', 'forgetting']:.3f}".replace("0.", ".") in text
     assert first.replace("0.", ".") in text
     kept = f"{mean['ewc', 'p_o'] - mean['vanilla', 'p_o']:.2f}".replace("0.", ".")
-    assert f"EWC kept {kept} of that" in text
+    assert f"EWC lost {kept} less" in text
     assert f"ends at {mean['recadam', 'p_o']:.3f} on SST-2, at".replace("0.", ".") in text
     low, floor, plain = (mean[n, "p_s"] for n in ("bertcl-combined", "frozen", "vanilla"))
     majority = max(cells[0].scenario_report["parts"][1]["validation_labels"].values())

@@ -56,7 +56,7 @@ def test_a_curve_is_not_read_beyond_its_ends() -> None:
     learned, lost = frames()
     found = at_equal_learning(learned, {"loss": (lost, 0.0)}, CURVE, ["ours", "most"])
     assert found["loss", "most"] == 4
-    assert shown_on_curve(found["loss", "most"]) == "not on the curve of 4 seeds"
+    assert shown_on_curve(found["loss", "most"]) == "outside the curve on 4 seeds"
 
 
 def test_a_curve_of_two_settings_is_not_read() -> None:

@@ -50,11 +50,12 @@ def test_what_the_page_says_of_four_tasks() -> None:
 def test_what_the_page_says_of_fifteen_tasks() -> None:
     lead = {claim: found(3)[Claim(*claim), page.SCORE] for claim in (
         ("o-lora", "lora-shared"), ("o-lora", "frozen"), ("lora-shared", "vanilla"),
-        ("seq-star", "vanilla"), ("seq-star", "frozen"),
+        ("seq-star", "vanilla"), ("seq-star", "frozen"), ("wise-ft", "vanilla"),
     )}  # fmt: skip
+    none = "no difference shown"
     verdicts = [answer.verdict for answer in lead.values()]
-    assert verdicts == ["better", "worse", "no difference shown", "better", "worse"]
-    one, frozen, *_ = map(shown, lead.values())
+    assert verdicts == ["better", "worse", none, "better", "worse", none]
+    one, frozen, *_, wise = map(shown, lead.values())
     ahead, behind = more(lead["seq-star", "vanilla"]), less(lead["seq-star", "frozen"])
     words = f"It ends at {average(3, 'seq-star')}, ahead of plain fine-tuning by {ahead} and"
     assert f"{words} behind a head on frozen features by {behind}." in text()
@@ -65,6 +66,11 @@ def test_what_the_page_says_of_fifteen_tasks() -> None:
     words = "ends at {}, one adapter at {} ({}), a head on frozen features at {} ({} for O-LoRA)."
     assert words.format(*ends) in text()
     cells = page.FIFTEEN.read()[0]
+    assert max(cell.scenario_report["parts"][0]["validation"] for cell in cells) == 100
+    low, other, *rest = sorted(c.scores["average"] for c in cells if c.baseline == "wise-ft")
+    ends = plain(low), plain(other), plain(rest[0]), plain(rest[-1])
+    words = f"It ends at {average(3, 'wise-ft')} ({wise}); it collapses with two of the ten seeds"
+    assert f"{words} ({{}} and {{}}), and otherwise ends at {{}} to {{}}.".format(*ends) in text()
     low, other, *rest = sorted(c.scores["average"] for c in cells if c.baseline == "lora-shared")
     ends = plain(low), plain(other), plain(rest[0]), plain(rest[-1])
     words = "with two of the ten seeds, where it ends at {} and {}, and otherwise at {} to {}."
@@ -81,13 +87,16 @@ def test_what_the_page_says_of_fifteen_tasks() -> None:
     words = "for which it was then [declared](../scenarios/findings-sequence-15.toml), it is"
     assert f"{words} {more(ahead)}." in text()
     unseen = {c.seed for c in cells if c.baseline == "ewc-lora"} & {*page.UNSEEN}
-    assert len(unseen) == 5
-    assert "on five of the seven others, for which it was" in text()
+    assert len(unseen) == 7
+    low, high = page.with_other_rows()
+    words = f"of these tasks, too, it is {plain(low)} to {plain(high)}."
+    assert low > 0.0
+    assert words in text()
     ends = plain(float(known["ewc-lora"].mean())), signed(scores(3)["ewc-lora"]["bwt_mean"])
     assert "a task stands at {} on average, so little is lost (BWT {}).".format(*ends) in text()
-    words = "ahead of O-LoRA by {} and, on five seeds run after three had suggested it, of a frozen"
     ends = plain(ewc[1].difference), plain(ahead.difference)
-    assert f"{words} encoder by {{}};".format(*ends) in readme
+    words = "ahead of O-LoRA by {} and, on seven seeds run after three had suggested it, of a"
+    assert f"{words} frozen encoder by {{}};".format(*ends) in readme
     first = [plain(float(known[name].mean())) for name in ("vanilla", "o-lora", "frozen")]
     words = "at {} with plain fine-tuning, at {} with O-LoRA and at {} with a head on frozen"
     assert words.format(*first) in text()

@@ -31,8 +31,6 @@ def test_methods_have_their_seeds_the_declared_pooling_and_tuning_on_another(
         more = dict.fromkeys(("lora-shared", "o-lora", "o-lora-strong"), range(5))
     if study is page.STAGE:
         more = dict.fromkeys(("frozen", "lora-shared", "o-lora", "seq-star"), range(10))
-    if study is page.FIFTEEN:
-        more = {"ewc-lora": (0, 1, 2, 3, 4, 5, 8, 9)}
     fewest = range({page.FOUR: 10, page.FIFTEEN: 10}.get(study, 3))
     assert by_method == {name: {*more.get(name, fewest)} for name in by_method}
     pooling = "auto" if study is page.WRITTEN else "mean"  # a language model has none
