@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from clbench.results.matched import read_curve
-from clbench.results.statistics import Comparison, Differences, compare
+from clbench.results.statistics import ALPHA, Comparison, Differences, compare
 from tools.findings import interval
 
 SIDE = 1e-3
@@ -26,6 +26,7 @@ def at_equal_learning(
     lost: Mapping[str, tuple[pd.DataFrame, float]],
     curve: Sequence[str],
     others: Sequence[str],
+    alpha: float = ALPHA,
 ) -> dict[tuple[str, str], Comparison | int]:
     """Return what each of `others` loses less than a curve of settings where both learn as much.
 
@@ -43,6 +44,8 @@ def at_equal_learning(
         By score, what is lost, of the same shape, less being better, and the step of that score.
     curve, others
         Names of columns.
+    alpha
+        Error rate of the family.
     """
     samples: dict[str, dict[str, Differences]] = {}
     found: dict[tuple[str, str], Comparison | int] = {}
@@ -61,7 +64,7 @@ def at_equal_learning(
             noise = slope * (learned[name] - level)
             differences = Differences(tuple(values - losses[name] + noise), step)
             samples.setdefault(key, {})[name] = differences
-    return found | compare(samples, family=len(lost) * len(others))
+    return found | compare(samples, alpha=alpha, family=len(lost) * len(others))
 
 
 def against(
@@ -69,6 +72,7 @@ def against(
     pairs: Mapping[str, Sequence[str]],
     steps: Mapping[str, float],
     lower_is_better: Sequence[str],
+    alpha: float = ALPHA,
 ) -> dict[tuple[str, str, str], Comparison]:
     """Return what differs between baselines by score, reference and baseline.
 
@@ -84,6 +88,8 @@ def against(
         The smallest change of each score.
     lower_is_better
         Scores of which less is better.
+    alpha
+        Error rate of the family.
     """
     groups = {}
     for score, step in steps.items():
@@ -93,7 +99,7 @@ def against(
                 name: Differences(tuple(own[name] - own[reference]), step) for name in names
             }
     lower = [key for key in groups if key[0] in lower_is_better]
-    found = compare(groups, lower_is_better=lower)
+    found = compare(groups, alpha=alpha, lower_is_better=lower)
     return {(*key, name): each for (key, name), each in found.items()}
 
 
