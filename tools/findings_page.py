@@ -39,7 +39,7 @@ FIGURES = ROOT / "docs" / "figures"
 MARGIN = Question().margin
 CLASS_MEANS = ("prototypes", "klda", "ranpac")
 CONTROLS = ("ewc-lora-head", "ewc-lora-delta")
-"""Parts of EWC-LoRA, which are no methods of their own."""
+"""Parts of EWC-LoRA, not methods."""
 CHANGES = {
     "vanilla-half": "half the rate",
     "vanilla-quarter": "a quarter of the rate",
@@ -186,8 +186,9 @@ def values() -> dict[str, str]:
         found[f"{label} right"] = f"{100 * grpo.first_reward(study):.0f} %"
     for name, own in glue.compared().groupby("baseline"):
         found |= {f"glue {name} {score}": plain(own[score].mean()) for score in glue.SCORES}
-    for name, times in (("facts", facts.times()), ("smollm2", smollm2.times())):
-        found |= {f"time {name} {method}": f"{x:.2g}" for method, x in times.items()}
+    found |= {f"time facts {name}": f"{x:.2g}" for name, x in facts.times().items()}
+    low, high = sequences.with_other_rows()
+    found["unseen rows"] = f"[{pairs.signed(low)}, {pairs.signed(high)}]"
     for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):
         verdicts = [comparisons()[key].verdict for key in matching(pattern).values()]
         found[f"{name} count"] = f"{verdicts.count('better')} of {len(verdicts)}"

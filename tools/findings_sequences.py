@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from clbench.results.cell import CellResult
-from clbench.results.comparisons import correct_after
+from clbench.results.cell import CellResult, correct_after
 from clbench.results.score_tables import marks, means, score_rows
-from clbench.results.statistics import Comparison, crossed_interval
+from clbench.results.statistics import Comparison, Floats, crossed_interval
 from clbench.suite.baselines import read_baseline
 from clbench.suite.sweeps import own_values
 from tools.findings import (
@@ -159,10 +158,7 @@ def unseen() -> dict[tuple[Claim, str], Comparison]:
 
 
 def with_other_rows() -> tuple[float, float]:
-    """Return the interval of `AHEAD`, as `unseen`, for other seeds and other rows of these tasks.
-
-    Each task's share of right rows counts equally, and differences between tasks do not widen it.
-    """
+    """Return the interval of `AHEAD`, on the seeds of `unseen`, for other rows of the tasks, too."""
     cells = {(c.baseline, c.seed): c for c in FIFTEEN.read()[0]}
     seeds = [seed for seed in UNSEEN if (AHEAD.method, seed) in cells]
     tables = []
@@ -172,10 +168,18 @@ def with_other_rows() -> tuple[float, float]:
             for name in AHEAD
         )
         tables.append(ours - theirs)
-    mean = float(np.mean([table.mean() for table in tables]))
-    weight = sum(table.shape[1] for table in tables) / len(tables)
-    centred = [(table - table.mean()) * weight / table.shape[1] for table in tables]
-    return crossed_interval(np.concatenate(centred, axis=1) + mean)
+    return over_rows(tables)
+
+
+def over_rows(tables: Sequence[Floats]) -> tuple[float, float]:
+    """Return the interval of a mean over tasks, of which seeds (rows) and rows (columns) vary.
+
+    Each task counts equally, and differences between tasks do not widen the interval.
+    """
+    mean, size = np.mean([table.mean() for table in tables]), sum(t.shape[1] for t in tables)
+    weights = [size / len(tables) / table.shape[1] for table in tables]
+    centred = [w * (table - table.mean()) for w, table in zip(weights, tables, strict=True)]
+    return crossed_interval(np.concatenate(centred, axis=1) + mean, step=1.0 / size)
 
 
 def explored() -> dict[tuple[Claim, str], Comparison]:
@@ -231,9 +235,14 @@ def multiples(cells: Sequence[CellResult], reference: str) -> dict[str, tuple[fl
     on_gpu = [cell for cell in cells if cell.host["device"] == "cuda"]
     timed = on_gpu or [cell for cell in cells if not any(UNTIMED in note for note in cell.notes)]
     costs = {row["method"]: row for row in means(score_rows(timed))}
-    names, of = ("train_seconds_mean", "training_memory_mb_mean"), costs[reference]
-    time, memory = ({n: row[name] / of[name] for n, row in costs.items()} for name in names)
-    return {name: (time[name], memory[name]) for name in costs}
+    of = costs[reference]
+    return {
+        name: (
+            row["train_seconds_mean"] / of["train_seconds_mean"],
+            row["training_memory_mb_mean"] / of["training_memory_mb_mean"],
+        )
+        for name, row in costs.items()
+    }
 
 
 def scores_table(

@@ -53,7 +53,7 @@ LOWER = ("text_loss_added",)
 
 
 @cache
-def kept() -> pd.DataFrame:
+def every() -> pd.DataFrame:
     """Return the scores of the finished cells."""
     rows = []
     for cell in (cell for cell in Store(FOLDER).read().cells if cell.status == "ok"):
@@ -63,31 +63,26 @@ def kept() -> pd.DataFrame:
 
 
 @cache
+def look() -> int:
+    """Return how many seeds are read: ten once all baselines first declared have them."""
+    seeds = complete(every()[~every()["baseline"].isin(LATER)])["seed"]
+    return max(LOOKS) if seeds.nunique() >= max(LOOKS) else min(LOOKS)
+
+
+def kept() -> pd.DataFrame:
+    """Return the scores of the seeds that are read."""
+    return every()[every()["seed"] < look()]
+
+
+@cache
 def compared() -> pd.DataFrame:
-    """Return the scores of all baselines but those of `LATER`, of the seeds of the last look."""
-    frame = complete(kept()[~kept()["baseline"].isin(LATER)])
-    return frame[frame["seed"] < max(n for n in LOOKS if frame["seed"].nunique() >= n)]
-
-
-def drawn() -> pd.DataFrame:
-    """Return the scores of all baselines, of the seeds of the last look."""
-    return kept()[kept()["seed"] < compared()["seed"].nunique()]
-
-
-def error_rate() -> float:
-    """Return the error rate of the look that the kept seeds allow."""
-    return LOOKS[compared()["seed"].nunique()]
+    """Return the scores of the seeds that all baselines but those of `LATER` have."""
+    return complete(kept()[~kept()["baseline"].isin(LATER)])
 
 
 def by_seed(score: str) -> pd.DataFrame:
     """Return a score by seed (rows) and baseline (columns)."""
     return compared().pivot(index="seed", columns="baseline", values=score)
-
-
-def times() -> pd.Series:
-    """Return the median over seeds of each method's training time, a multiple of `vanilla`'s."""
-    seconds = by_seed("seconds")
-    return seconds.div(seconds["vanilla"], axis=0).median()
 
 
 def others() -> list[str]:
@@ -105,7 +100,7 @@ def on_curve() -> dict[tuple[str, str], Comparison | int]:
         "text_loss_added": (by_seed("text_loss_added"), STEPS["text_loss_added"]),
         "p_o": (-by_seed("p_o"), STEPS["p_o"]),
     }
-    return at_equal_learning(by_seed(LEARNED), lost, RATES, others(), error_rate())
+    return at_equal_learning(by_seed(LEARNED), lost, RATES, others(), LOOKS[look()])
 
 
 @cache
@@ -115,7 +110,7 @@ def against_rates() -> dict[tuple[str, str, str], Comparison]:
     All intervals hold jointly.
     """
     rates = {rate: [*others(), *(RATES[:-1] if rate == "vanilla" else ())] for rate in RATES}
-    return against(compared(), rates, STEPS, LOWER, error_rate())
+    return against(compared(), rates, STEPS, LOWER, LOOKS[look()])
 
 
 @cache
@@ -130,7 +125,7 @@ def tables() -> dict[str, str]:
     """Return the tables of the page by name."""
     points = []
     shown = ("p_o_before", LEARNED, "p_o", "text_loss_added", "divergence")
-    for name, own in drawn().groupby("baseline", sort=False):
+    for name, own in kept().groupby("baseline", sort=False):
         means = [plain(own[score].mean()) for score in shown]
         minutes = f"{own['seconds'].mean() / 60:.1f}"
         points.append([f"`{name}`", *means, minutes, str(own["seed"].nunique())])
@@ -155,7 +150,7 @@ def draw() -> Figure:
     """Draw the loss added on text against both tasks' scores, and the old one's against the new."""
     curve, methods = {"plain fine-tuning": RATES}, {name: [name] for name in (*others(), *LATER)}
     caption = "Large marks are means; the line joins a quarter, half and the whole of the rate."
-    return points_figure(drawn(), PANELS, AXES, curve | methods, caption)
+    return points_figure(kept(), PANELS, AXES, curve | methods, caption)
 
 
 def main() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from helpers.sequences_page import average, found, scores, shown, text
 from helpers.wording import less, more
 
+from clbench.results.statistics import crossed_interval, t_quantile
 from clbench.results.store import Store
 from tools import findings_sequences as page
 from tools.findings import Claim, plain, signed
@@ -89,7 +91,7 @@ def test_what_the_page_says_of_fifteen_tasks() -> None:
     unseen = {c.seed for c in cells if c.baseline == "ewc-lora"} & {*page.UNSEEN}
     assert len(unseen) == 7
     low, high = page.with_other_rows()
-    words = f"of these tasks, too, it is {plain(low)} to {plain(high)}."
+    words = f"taken as independent), reaches from {plain(low)} to {plain(high)}."
     assert low > 0.0
     assert words in text()
     ends = plain(float(known["ewc-lora"].mean())), signed(scores(3)["ewc-lora"]["bwt_mean"])
@@ -107,6 +109,19 @@ def test_what_the_page_says_of_fifteen_tasks() -> None:
     assert unlearned == {
         "glue/mnli", "super_glue/wic", "super_glue/boolq", "glue/rte", "super_glue/multirc"
     }  # fmt: skip
+
+
+def test_intervals_over_rows_count_each_task_equally() -> None:
+    apart = [np.ones((3, 2)), np.zeros((3, 6))]
+    low, high = page.over_rows(apart)
+    assert (low + high) / 2 == pytest.approx(0.5)
+    step = 1 / 8  # of one row in eight; nothing else varies
+    assert (high - low) / 2 == pytest.approx(t_quantile(0.95, 2) * step / 3**0.5)
+    rng = np.random.default_rng(0)
+    even = [rng.integers(-1, 2, (4, 50)).astype(float) for _ in range(2)]
+    whole = np.concatenate([table - table.mean() for table in even], axis=1)
+    whole += np.mean([table.mean() for table in even])
+    assert page.over_rows(even) == crossed_interval(whole, step=1 / 100)
 
 
 def test_what_the_page_says_of_written_answers() -> None:

@@ -58,6 +58,10 @@ OTHERS = {
     "four o-lora frozen average": NONE,
     "four seq-star frozen average": NONE,
     "four prototypes replay average": "equivalent",
+    "explored ewc-lora frozen": NONE,
+    "explored prototypes ewc-lora": "better",
+    "minilm recadam low-rate-recadam p": "equivalent",
+    "tiny recadam low-rate-recadam p": NONE,
     "fifteen o-lora lora-shared average": "better",
     "fifteen o-lora frozen average": "worse",
     "fifteen ewc-lora o-lora average": "better",
@@ -161,6 +165,8 @@ def test_the_words_are_those_of_the_verdicts() -> None:
         page.SCORES, both, strict=True)} | OTHERS  # fmt: skip
     assert {name: found[name] for name in expected} == expected
     assert {page.strongest(study) for study in page.pairs.STUDIES} == {"low-rate-recadam"}
+    from_half = {v for k, v in found.items() if k.endswith(" low-rate-recadam p")}
+    assert from_half == {NONE, "equivalent", "worse"}  # none is better
     *_, best = (n for n in page.averages(page.sequences.ALL) if n not in page.CLASS_MEANS)
     assert best == "seq-star"
 
@@ -241,7 +247,7 @@ def test_what_is_still_to_run_follows_from_suites_and_cells() -> None:
     assert not (REFERENCE / "findings-smollm2").exists()
     assert "`findings-smollm2` (no cell of this version; it needs a GPU)" in text
     assert left("findings-sequence-15")[1:] == (1, 0)
-    assert "- `replay` in `findings-sequence-15` -" in text
+    assert "- `replay` in `findings-sequence-15`, and five more seeds of eight methods of" in text
     assert left("findings-sequence-4-text")[1:] == (0, 0)
     assert len(read_suite("findings-clinc150").file.seeds) == 10
     assert len(read_suite("findings-clinc150-stage").file.seeds) == 10

@@ -55,7 +55,7 @@ def test_what_the_page_says_of_verdicts() -> None:
     ends = f"±{plain(halves[least])} (EWC against the full rate) to ±{plain(halves[most])} (LoRA)"
     assert ends in text()
     assert page.compared()["seed"].nunique() == 5
-    assert all(isinstance(each, int) for each in page.on_curve().values())
+    assert all(isinstance(n, int) and n >= 1 for n in page.on_curve().values())
     ends = [plain(mean(rate, "p_s")) for rate in page.RATES]
     assert "sentiment by the means ({}, {} and {}), so the".format(*ends) in text()
 
