@@ -158,7 +158,7 @@ def unseen() -> dict[tuple[Claim, str], Comparison]:
 
 
 def with_other_rows() -> tuple[float, float]:
-    """Return the interval of `AHEAD`, on the seeds of `unseen`, for other rows of the tasks, too."""
+    """Return the interval of `AHEAD`, on the seeds of `unseen`, for other seeds and other rows."""
     cells = {(c.baseline, c.seed): c for c in FIFTEEN.read()[0]}
     seeds = [seed for seed in UNSEEN if (AHEAD.method, seed) in cells]
     tables = []
