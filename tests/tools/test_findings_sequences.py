@@ -25,8 +25,8 @@ def test_methods_have_their_seeds_the_declared_pooling_and_tuning_on_another(
         by_method[cell.baseline].add(cell.seed)
     more = {}
     if study is page.ALL:
-        six = ("prototypes", "klda", "seq-star", "frozen", "lora-shared", "o-lora")
-        more = {"ranpac": range(9), **dict.fromkeys(six, range(10))}
+        ten = ("prototypes", "klda", "ranpac", "seq-star", "frozen", "lora-shared", "o-lora")
+        more = dict.fromkeys(("vanilla", "ewc-lora", *ten), range(10))
     if study is page.WRITTEN:
         more = dict.fromkeys(("lora-shared", "o-lora", "o-lora-strong"), range(5))
     if study is page.STAGE:
@@ -118,6 +118,8 @@ def test_what_the_page_says_of_methods() -> None:
     words = "({} with the stage's classes, {} with all classes so far)".format(*leads)
     ends = [plain(-each.difference) for each in (frozen, behind)]
     assert f"{words}, and behind a head on the frozen encoder by {ends[0]} and {ends[1]}." in readme
+    lead = plain(found(0)[Claim("ewc-lora", "o-lora"), page.SCORE].difference)
+    assert f"With all classes so far EWC-LoRA is ahead of O-LoRA by {lead}." in readme
     star = found(0)[Claim("seq-star", "frozen"), page.SCORE]
     assert star.verdict == "better"
     one, plainly = (found(1)[Claim("seq-star", name), page.SCORE] for name in ("frozen", "vanilla"))
@@ -140,19 +142,18 @@ def test_what_the_page_says_of_methods() -> None:
     assert both[0][:2] == both[1]
     words = f"product alone (not in the table) score the same, {' and '.join(both[1])}."
     assert words in text()
-    for number in (0, 1):
-        assert found(number)[Claim("ewc-lora", "o-lora"), page.SCORE].verdict == (
-            "no difference shown"
-        )
+    assert found(1)[Claim("ewc-lora", "o-lora"), page.SCORE].verdict == "no difference shown"
     parts = [average(0, name) for name in ("ewc-lora", "ewc-lora-head", "ewc-lora-delta")]
-    assert (
-        "it ends at {}, with the head alone held at {}, with the product alone at {}.".format(
-            *parts
-        )
-        in text()
-    )
+    assert f"in the loss it ends at {parts[0]}, ahead of the plain adapter" in text()
+    words = "With the head alone held it ends at {}, with the product alone at {};"
+    assert words.format(*parts[1:]) in text()
+    whole = [
+        found(0)[Claim("ewc-lora", f"ewc-lora-{part}"), page.SCORE] for part in ("head", "delta")
+    ]
+    assert {(each.pairs, each.verdict[:2]) for each in whole} == {(3, "no")}
     for claim, words in (
-        (Claim("ewc-lora", "lora-shared"), "EWC-LoRA is ahead of the plain adapter by"),
+        (Claim("ewc-lora", "lora-shared"), "ahead of the plain adapter by"),
+        (Claim("ewc-lora", "o-lora"), "and of O-LoRA by"),
         (Claim("seq-star", "vanilla"), "ahead of plain fine-tuning by"),
     ):
         assert found(0)[claim, page.SCORE].verdict == "better"
