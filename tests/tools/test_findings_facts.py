@@ -92,8 +92,8 @@ def test_the_readme_says_what_the_page_says() -> None:
         name: [page.against_vanilla()[score, name].verdict for score in ("p_o", "p_s")]
         for name in behind
     }
-    slow = {name for name, both in verdicts.items() if both == ["better", "worse"]}
-    assert slow == {"dft", "asft", "wise-ft", "self-sft"}
+    cautious = {name for name, both in verdicts.items() if both == ["better", "worse"]}
+    assert cautious == {"dft", "asft", "wise-ft", "self-sft"}
     assert "DFT, ASFT, WiSE-FT and own answers keep more and learn less." in readme
     words = (
         "behind tuned plain fine-tuning in the mean of old and new facts: DFT, ASFT, EAFT, LoRA,"
