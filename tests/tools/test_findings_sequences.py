@@ -183,6 +183,13 @@ def test_what_the_page_says_of_class_means() -> None:
         gain = found(0)[Claim(name, "prototypes"), page.SCORE]
         assert gain.verdict == "better"
         assert f"{source} {shown(gain)}" in text()
+    time = page.multiples(page.ALL.read()[0], "vanilla")["prototypes"][0]
+    readme = " ".join((page.ROOT / "README.md").read_text("utf-8").split())
+    words = (
+        f"get {average(0, 'prototypes')} of the intents right, {plain(lead.difference)} more than"
+    )
+    words = f"{words} the best method that trains, in about {plain(time, 2)} of the time of plain"
+    assert f"{words} fine-tuning; RanPAC adds {plain(gain.difference)} to them." in readme
 
 
 def test_a_higher_rate_of_the_heads_of_seq_star() -> None:
