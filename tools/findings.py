@@ -13,6 +13,7 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -223,6 +224,18 @@ def interval(value: float, low: float, high: float) -> str:
     return f"{signed(value)} [{', '.join(ends)}]"
 
 
+def more(found: Comparison) -> str:
+    """Return how much more one has than the other, with its interval, as ``.012 [−.003, .027]``."""
+    ends = found.difference, found.difference_low, found.difference_high
+    return "{} [{}, {}]".format(*map(plain, ends))
+
+
+def less(found: Comparison) -> str:
+    """Return how much less one has than the other, like `more`."""
+    ends = -found.difference, -found.difference_high, -found.difference_low
+    return "{} [{}, {}]".format(*map(plain, ends))
+
+
 def plain(value: float, digits: int = 3) -> str:
     """Return ``.512``."""
     return re.sub(r"^(−?)0\.", r"\1.", f"{value:.{digits}f}".replace("-", "−"))
@@ -335,19 +348,36 @@ def claims_figure(studies: Sequence[Study]) -> Figure:
     return forest(panels, caption, margin=question.margin)
 
 
-def filled(page: str, contents: dict[str, str]) -> str:
-    """Return a page whose parts ``<!-- NAME -->`` to ``<!-- end -->`` hold the given tables."""
+def filled(
+    page: str, contents: Mapping[str, str], values: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Return a page with the given tables, and values in its sentences.
+
+    Tables stand between ``<!-- NAME -->`` and ``<!-- end -->``, values between ``<!--=NAME-->`` and
+    ``<!--/-->``.
+    """
 
     def part(match: re.Match[str]) -> str:
         return f"<!-- {match[1]} -->\n\n{contents[match[1]]}\n\n<!-- end -->"
 
+    def value(match: re.Match[str]) -> str:
+        return f"<!--={match[1]}-->{values[match[1]]}<!--/-->"
+
+    page = re.sub(r"<!--=([^>]+)-->.*?<!--/-->", value, page, flags=re.DOTALL)
     return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", part, page, flags=re.DOTALL)
 
 
-def write(pages: Sequence[Path], contents: dict[str, str], figure: Path, drawn: Figure) -> None:
-    """Write tables into the pages, and a figure."""
+def write(
+    pages: Sequence[Path],
+    contents: Mapping[str, str],
+    figure: Path,
+    drawn: Figure,
+    values: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Write tables and values into the pages, and a figure."""
     for page in pages:
-        page.write_text(filled(page.read_text(encoding="utf-8"), contents), encoding="utf-8")
+        text = filled(page.read_text(encoding="utf-8"), contents, values)
+        page.write_text(text, encoding="utf-8")
     with matplotlib.rc_context({"svg.hashsalt": "clbench"}):
         drawn.savefig(figure, metadata={"Date": None})
 

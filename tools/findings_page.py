@@ -234,12 +234,7 @@ def relearning_values() -> dict[str, str]:
 
 def filled(page: str) -> str:
     """Return the page with the values of now and its table."""
-
-    def value(match: re.Match[str]) -> str:
-        return f"<!--={match[1]}-->{values()[match[1]]}<!--/-->"
-
-    page = re.sub(r"<!--=([^>]+)-->.*?<!--/-->", value, page, flags=re.DOTALL)
-    return pairs.filled(page, {"studies": studies_table()})
+    return pairs.filled(page, {"studies": studies_table()}, values())
 
 
 def comparison_figure(panels: Panels) -> Figure:

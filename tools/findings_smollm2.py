@@ -21,7 +21,7 @@ from clbench.results.cell import cell_scores
 from clbench.results.statistics import Comparison
 from clbench.results.store import Store
 from tools.equal_learning import against, at_equal_learning, complete, shown_against
-from tools.findings import REFERENCE, ROOT, plain, table, write
+from tools.findings import REFERENCE, ROOT, interval, less, more, plain, table, write
 from tools.findings_figures import points_figure
 
 PAGE = ROOT / "docs" / "findings-smollm2.md"
@@ -44,6 +44,8 @@ AXES = {
 }
 PANELS = (("average", "text_loss_added"), ("p_s", "p_o"))
 """What the figure shows: scores by axis."""
+SHOWN = ("p_o_before", LEARNED, "p_o", "text_loss_added", "divergence")
+"""Scores of which the page shows means."""
 SCORED = 150
 """Rows of which ``p_o`` and ``p_s`` are a share."""
 STEPS = {LEARNED: 1 / SCORED, "text_loss_added": 0.0, "p_o": 1 / SCORED}
@@ -124,9 +126,8 @@ def against_later() -> dict[tuple[str, str, str], Comparison]:
 def tables() -> dict[str, str]:
     """Return the tables of the page by name."""
     points = []
-    shown = ("p_o_before", LEARNED, "p_o", "text_loss_added", "divergence")
     for name, own in kept().groupby("baseline", sort=False):
-        means = [plain(own[score].mean()) for score in shown]
+        means = [plain(own[score].mean()) for score in SHOWN]
         minutes = f"{own['seconds'].mean() / 60:.1f}"
         points.append([f"`{name}`", *means, minutes, str(own["seed"].nunique())])
     columns = [part for label in ("sentiment", *LOST.values()) for part in (label, "")]
@@ -146,6 +147,21 @@ def tables() -> dict[str, str]:
     }
 
 
+@cache
+def values() -> dict[str, str]:
+    """Return the values of the page's sentences by name."""
+    found = {}
+    for (score, other, name), answer in (against_rates() | against_later()).items():
+        ends = answer.difference, answer.difference_low, answer.difference_high
+        found[f"{name} − {other} {score}"] = interval(*ends)
+        found[f"more {name} {other} {score}"] = more(answer)
+        found[f"less {name} {other} {score}"] = less(answer)
+    for name, own in kept().groupby("baseline"):
+        found |= {f"{name} {score}": plain(own[score].mean()) for score in SHOWN}
+        found[f"{name} average"] = plain(own["average"].mean())
+    return found
+
+
 def draw() -> Figure:
     """Draw the loss added on text against both tasks' scores, and the old one's against the new."""
     curve, methods = {"plain fine-tuning": RATES}, {name: [name] for name in (*others(), *LATER)}
@@ -155,7 +171,7 @@ def draw() -> Figure:
 
 def main() -> None:
     """Write the tables into the page, and the figure."""
-    write([PAGE], tables(), FIGURE, draw())
+    write([PAGE], tables(), FIGURE, draw(), values())
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ import json
 from functools import cache
 
 import pytest
-from helpers.wording import less, more
 
 from clbench.results.archive import read_archive
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.suite.baselines import read_baseline
 from clbench.suite.read import read_suite
 from tools import findings_facts as page
-from tools.findings import interval, plain
+from tools.findings import interval, less, more, plain
 
 
 @cache

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.sequences_page import average, found, scores, shown, text
-from helpers.wording import less, more
 
 from clbench.results.statistics import crossed_interval, t_quantile
 from clbench.results.store import Store
 from tools import findings_sequences as page
-from tools.findings import Claim, plain, signed
+from tools.findings import Claim, less, more, plain, signed
 
 
 def test_what_the_page_says_of_four_tasks() -> None:

@@ -8,46 +8,51 @@ from functools import cache
 from typing import Any
 
 import pytest
-from helpers.wording import less, more
 
 from clbench.results.archive import read_archive
 from clbench.results.store import Store
 from clbench.suite.read import read_suite
 from tools import findings_smollm2 as page
-from tools.findings import REFERENCE, interval, plain
-from tools.findings_smollm2 import GENERAL
+from tools.findings import REFERENCE, filled, plain
+from tools.findings_smollm2 import GENERAL, RATES
+
+NONE = "no difference shown"
 
 
 @cache
 def text() -> str:
-    """Return the page without line breaks."""
-    return " ".join(page.PAGE.read_text(encoding="utf-8").split())
+    """Return the page without line breaks and the marks of its values."""
+    return " ".join(re.sub("<!--.*?-->", "", page.PAGE.read_text(encoding="utf-8")).split())
 
 
 def mean(baseline: str, score: str) -> float:
-    """Return the mean of a score over the seeds that are compared."""
-    return float(page.by_seed(score)[baseline].mean())
-
-
-def late_mean(baseline: str, score: str) -> float:
-    """Return the mean of a score over the seeds of a baseline that was declared later."""
+    """Return the mean of a score over the seeds of a baseline that are read."""
     frame = page.kept()
     return float(frame[frame["baseline"] == baseline][score].mean())
 
 
-def test_what_the_page_says_of_verdicts() -> None:
+def verdicts(score: str, *names: str) -> set[str]:
+    """Return the verdicts on methods against any rate of plain fine-tuning."""
+    found = (page.against_rates() | page.against_later()).items()
+    return {c.verdict for (s, rate, n), c in found if s == score and rate in RATES and n in names}
+
+
+def test_the_page_has_the_values_of_the_cells() -> None:
+    current = page.PAGE.read_text(encoding="utf-8")
+    assert filled(current, page.tables(), page.values()) == current
+
+
+def test_what_the_page_says_of_the_loss_on_text() -> None:
     found = page.against_rates()
-    texts = {rate: found["text_loss_added", rate, GENERAL] for rate in page.RATES}
-    assert {each.verdict for each in texts.values()} == {"better"}
-    assert f"by {less(texts['vanilla'])} nats a token against the full rate." in text()
-    start = plain(mean(GENERAL, "text_loss_added"))
-    assert f"below its start ({start}), so the model" in text()
-    none = [found[score, "vanilla", GENERAL] for score in ("p_s", "p_o")]
-    none += [c for (s, _, name), c in found.items() if s != "p_o" and name != GENERAL]
-    assert {each.verdict for each in none} == {"no difference shown"}
+    assert verdicts("text_loss_added", GENERAL) == {"better"}
+    assert mean(GENERAL, "text_loss_added") < 0
+    none = {found[score, "vanilla", GENERAL].verdict for score in ("p_s", "p_o")}
+    none |= {c.verdict for (s, _, name), c in found.items() if s == "p_s"}
     text_loss = {
         key: c for key, c in found.items() if key[0] == "text_loss_added" and key[2] != GENERAL
     }
+    none |= {each.verdict for each in text_loss.values()}
+    assert none == {NONE}
     assert f"none of these {len(text_loss)} differences has a verdict" in text()
     halves = {key: (c.difference_high - c.difference_low) / 2 for key, c in text_loss.items()}
     least, most = min(halves, key=halves.__getitem__), max(halves, key=halves.__getitem__)
@@ -56,85 +61,36 @@ def test_what_the_page_says_of_verdicts() -> None:
     assert ends in text()
     assert page.compared()["seed"].nunique() == 5
     assert all(isinstance(n, int) and n >= 1 for n in page.on_curve().values())
-    ends = [plain(mean(rate, "p_s")) for rate in page.RATES]
-    assert "sentiment by the means ({}, {} and {}), so the".format(*ends) in text()
 
 
-def test_what_the_page_says_of_ewc_and_lora() -> None:
+def test_what_the_page_says_of_topics() -> None:
     found = page.against_rates()
-    shown = [
-        interval(c.difference, c.difference_low, c.difference_high)
-        for c in (
-            found[score, "vanilla", "ewc-fewer"] for score in ("text_loss_added", "p_s", "p_o")
-        )
-    ]
-    words = "loss on text by {}, the sentiment by {} and the topics by {}."
-    assert words.format(*shown) in text()
-    fewer = [
-        found["p_o", rate, name]
-        for rate, name in (
-            ("vanilla", "lora-fast"), ("vanilla-half", "lora-fast"), ("vanilla", "vanilla-quarter")
-        )
-    ]  # fmt: skip
-    assert {each.verdict for each in fewer} == {"worse"}
-    ends = [less(each) for each in fewer]
-    assert f"by {ends[0]} than plain fine-tuning at the full rate and by {ends[1]} than" in text()
-    assert f"and knows {ends[2]} fewer in the end than the full rate." in text()
-    before = [
-        plain(mean(name, "p_o_before"))
-        for name in ("lora-fast", "vanilla", "vanilla-half", "vanilla-quarter")
-    ]
-    assert "({} right after them, against {} and {})".format(*before[:3]) in text()
-    assert f"fewer topics, too ({before[3]})," in text()
-
-
-def test_what_the_page_says_of_replay() -> None:
-    quarter, *others = (page.against_rates()["p_o", rate, "replay"] for rate in page.RATES)
-    assert quarter.verdict == "better"
-    assert {each.verdict for each in others} == {"no difference shown"}
-    words = f"highest mean on topics in the end** ({plain(mean('replay', 'p_o'))}), {more(quarter)}"
-    assert f"{words} above a quarter of the rate, which" in text()
-    shown = [interval(c.difference, c.difference_low, c.difference_high) for c in others]
-    assert "half of the rate ({}) and the full one ({}) no difference".format(*shown) in text()
-    assert f"in the loss on text ({plain(mean('replay', 'text_loss_added'))})." in text()
+    assert {found[score, "vanilla", "ewc-fewer"].verdict for score in page.STEPS} == {NONE}
+    pairs = (
+        ("vanilla", "lora-fast"), ("vanilla-half", "lora-fast"), ("vanilla", "vanilla-quarter")
+    )  # fmt: skip
+    assert {found["p_o", *pair].verdict for pair in pairs} == {"worse"}
+    assert mean("lora-fast", "p_o_before") < mean("vanilla-quarter", "p_o_before")
+    replay = [found["p_o", rate, "replay"].verdict for rate in RATES]
+    assert replay == ["better", NONE, NONE]
     assert page.by_seed("p_o").mean().idxmax() == "replay"
 
 
 def test_what_the_page_says_of_means() -> None:
     names = ("vanilla-half", "vanilla", "replay", "lora-fast", "ewc-fewer", "wise-ft")
-    ends = [plain(mean(name, "text_loss_added")) for name in names]
-    words = "a token to the loss on text, the full rate {}, replay {}, LoRA {}, EWC {} and"
-    least = plain(mean("vanilla-quarter", "text_loss_added"))
-    assert f"A quarter of the rate adds only {least}, but learns fewer topics." in text()
-    assert f"It adds {{}} nats {words} WiSE-FT {{}}, while".format(*ends) in text()
     assert max(names, key=lambda name: mean(name, "p_s")) == "vanilla-half"
-    assert f"higher mean on the sentiment ({plain(mean('vanilla-half', 'p_s'))}) and" in text()
+    assert min(names, key=lambda name: mean(name, "text_loss_added")) == "vanilla-half"
     half = mean("vanilla-half", "p_o")
     assert [name for name in names if mean(name, "p_o") > half] == ["replay", "wise-ft"]
-    ends = [plain(mean("replay", "p_o")), plain(mean("wise-ft", "p_o")), plain(half)]
-    assert "the topics in the end ({} and {}, half the rate {}).".format(*ends) in text()
 
 
 def test_what_the_page_says_of_data_that_the_model_writes() -> None:
     found, own = page.against_later(), "self-replay-tenth"
-    general = found["text_loss_added", GENERAL, own]
-    assert general.verdict == "worse"
-    assert f"adds {more(general)} nats a token more to the loss on text" in text()
-    scores = (page.LEARNED, *page.LOST)
-    none = {found[score, rate, own].verdict for score in scores for rate in page.RATES}
-    assert none == {"no difference shown"}
-    ends = {score: plain(late_mean(own, score)) for score in scores}
-    assert f"in that loss ({ends['text_loss_added']}), the sentiment" in text()
-    ends = {score: plain(late_mean("sdft", score)) for score in scores}
-    assert {found[s, r, "sdft"].verdict for s in ("p_s", "p_o") for r in page.RATES} == {"worse"}
-    slow = [found[score, "vanilla-quarter", "sdft"] for score in scores]
-    words = f"has {ends['p_s']} of the sentiments right, {less(slow[0])} less than a quarter of the"
-    assert f"{words} rate" in text()
-    assert f"and knows {ends['p_o']} of the topics," in text()
-    assert f"topics, {less(slow[2])} less. It adds {ends['text_loss_added']} to the" in text()
-    assert slow[1].verdict == "no difference shown"
-    shown = interval(slow[1].difference, slow[1].difference_low, slow[1].difference_high)
-    assert f"that rate adds {plain(mean('vanilla-quarter', 'text_loss_added'))} ({shown}," in text()
+    assert found["text_loss_added", GENERAL, own].verdict == "worse"
+    assert set.union(*(verdicts(score, own) for score in page.STEPS)) == {NONE}
+    assert mean(own, "divergence") < mean(GENERAL, "divergence")
+    assert verdicts("p_s", "sdft") | verdicts("p_o", "sdft") == {"worse"}
+    assert found["text_loss_added", "vanilla-quarter", "sdft"].verdict == NONE
 
 
 def test_what_the_page_says_of_the_teacher_and_the_pilots() -> None:
@@ -152,7 +108,7 @@ def test_what_the_page_says_of_the_teacher_and_the_pilots() -> None:
     ends = sorted(int(told) for told, _ in counts[1])
     words = f"{topics} of 64 topics and {ends[0]} to {ends[-1]} of 64 sentiments."
     assert f"with the answer in its context {words}" in text()
-    assert ends[-1] / 64 < min(mean(rate, "p_s") for rate in page.RATES)
+    assert ends[-1] / 64 < min(mean(rate, "p_s") for rate in RATES)
     pilots = Store(page.FOLDER.with_name(f"{page.FOLDER.name}-pilot")).read().cells
     learned = {
         c.baseline: [plain(x or 0.0) for x in (c.R[0][0], c.R[1][1], added(c.capabilities))]
@@ -167,16 +123,13 @@ def test_what_the_page_says_of_the_teacher_and_the_pilots() -> None:
 
 
 def test_self_distillation_ends_below_the_untrained_model() -> None:
-    cells = [c for c in Store(page.FOLDER).read().cells if c.baseline in ("sdft", *page.RATES)]
+    cells = [c for c in Store(page.FOLDER).read().cells if c.baseline in ("sdft", *RATES)]
     start = {round(cell.capabilities[0]["average"], 9) for cell in cells}
-    ends = {name: late_mean(name, "average") for name in ("sdft", *page.RATES)}
     assert len(start) == 1
     assert max(c.scores["average"] or 0.0 for c in cells if c.baseline == "sdft") < min(start)
-    words = f"ends at {plain(ends.pop('sdft'))}, below the untrained model ({plain(min(start))})"
-    shown = [plain(end) for end in (min(ends.values()), max(ends.values()))]
-    assert f"{words} with every seed; plain fine-tuning ends at {shown[0]} to {shown[1]}." in text()
-    ends = {name: late_mean(name, "divergence") for name in ("self-replay-tenth", GENERAL)}
-    assert "lower mean ({}, general ones {}).".format(*map(plain, ends.values())) in text()
+    ends = sorted(mean(name, "average") for name in RATES)
+    words = "below the untrained model ({}) with every seed; plain fine-tuning ends at {} to {}."
+    assert words.format(*map(plain, (*start, ends[0], ends[-1]))) in text()
 
 
 def added(capabilities: list[dict[str, Any]]) -> float:

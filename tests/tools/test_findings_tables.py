@@ -11,7 +11,6 @@ from tools import (
     findings_facts,
     findings_glue,
     findings_sequences,
-    findings_smollm2,
 )
 from tools.findings import filled
 
@@ -23,7 +22,6 @@ from tools.findings import filled
         pytest.param(findings_facts, marks=pytest.mark.slow),
         findings_glue,
         findings_sequences,
-        findings_smollm2,
     ],
 )
 def test_a_page_has_the_tables_of_the_cells(tool: ModuleType) -> None:
