@@ -116,11 +116,15 @@ def against_rates() -> dict[tuple[str, str, str], Comparison]:
 
 
 @cache
+def beside_later() -> pd.DataFrame:
+    """Return the scores of `LATER` and of their references, of the seeds that all of them have."""
+    return complete(kept()[kept()["baseline"].isin((*LATER, *RATES, GENERAL))])
+
+
+@cache
 def against_later() -> dict[tuple[str, str, str], Comparison]:
     """Return what differs between `LATER` and their references, like `against_rates`."""
-    references = (*RATES, GENERAL)
-    frame = complete(kept()[kept()["baseline"].isin((*LATER, *references))])
-    return against(frame, dict.fromkeys(references, LATER), STEPS, LOWER)
+    return against(beside_later(), dict.fromkeys((*RATES, GENERAL), LATER), STEPS, LOWER)
 
 
 def tables() -> dict[str, str]:
@@ -156,9 +160,10 @@ def values() -> dict[str, str]:
         found[f"{name} − {other} {score}"] = interval(*ends)
         found[f"more {name} {other} {score}"] = more(answer)
         found[f"less {name} {other} {score}"] = less(answer)
-    for name, own in kept().groupby("baseline"):
-        found |= {f"{name} {score}": plain(own[score].mean()) for score in SHOWN}
-        found[f"{name} average"] = plain(own["average"].mean())
+    for suffix, frame in ("", kept()), (" beside", beside_later()):
+        for name, own in frame.groupby("baseline"):
+            for score in (*SHOWN, "average"):
+                found[f"{name} {score}{suffix}"] = plain(own[score].mean())
     return found
 
 

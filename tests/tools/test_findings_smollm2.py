@@ -88,7 +88,8 @@ def test_what_the_page_says_of_data_that_the_model_writes() -> None:
     found, own = page.against_later(), "self-replay-tenth"
     assert found["text_loss_added", GENERAL, own].verdict == "worse"
     assert set.union(*(verdicts(score, own) for score in page.STEPS)) == {NONE}
-    assert mean(own, "divergence") < mean(GENERAL, "divergence")
+    means = page.beside_later().groupby("baseline")["divergence"].mean()
+    assert means[own] < means[GENERAL]
     assert verdicts("p_s", "sdft") | verdicts("p_o", "sdft") == {"worse"}
     assert found["text_loss_added", "vanilla-quarter", "sdft"].verdict == NONE
 
@@ -127,7 +128,8 @@ def test_self_distillation_ends_below_the_untrained_model() -> None:
     start = {round(cell.capabilities[0]["average"], 9) for cell in cells}
     assert len(start) == 1
     assert max(c.scores["average"] or 0.0 for c in cells if c.baseline == "sdft") < min(start)
-    ends = sorted(mean(name, "average") for name in RATES)
+    means = page.beside_later().groupby("baseline")["average"].mean()
+    ends = sorted(means[[*RATES]])
     words = "below the untrained model ({}) with every seed; plain fine-tuning ends at {} to {}."
     assert words.format(*map(plain, (*start, ends[0], ends[-1]))) in text()
 
@@ -176,7 +178,7 @@ def test_all_that_is_compared_has_all_seeds() -> None:
 
 
 def test_scores_follow_from_the_files() -> None:
-    frame = page.kept().set_index(["baseline", "seed"])
+    frame = page.every().set_index(["baseline", "seed"])
     for data in read_archive(page.FOLDER).values():
         cell = json.loads(data)
         row = frame.loc[cell["baseline"], cell["seed"]]
