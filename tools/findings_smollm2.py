@@ -132,7 +132,7 @@ def tables() -> dict[str, str]:
     points = []
     for name, own in kept().groupby("baseline", sort=False):
         means = [plain(own[score].mean()) for score in SHOWN]
-        minutes = f"{own['seconds'].mean() / 60:.1f}"
+        minutes = f"{own['seconds'].median() / 60:.1f}"
         points.append([f"`{name}`", *means, minutes, str(own["seed"].nunique())])
     columns = [part for label in ("sentiment", *LOST.values()) for part in (label, "")]
     heads = [
