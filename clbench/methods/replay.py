@@ -28,8 +28,9 @@ class Rehearsal(Method):
     """Base of methods that keep some rows of each task and replay them.
 
     When a stage ends, each of its rows gets a random key, and the rows with the smallest keys
-    stay. The memory is filled at the end of a stage because task boundaries are known here:
-    the first stage equals vanilla's, and only rows that were trained on are kept.
+    stay. The memory is filled at the end of a stage because task boundaries are known here, so
+    the first stage equals vanilla's. A stage of less than one pass has rows that it has not read;
+    these may stay, too.
 
     Attributes
     ----------

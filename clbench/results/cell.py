@@ -106,6 +106,9 @@ class CellResult(BaseModel):
     capabilities
         Measures of the language model before training and after each stage, by name, see
         `clbench.measure.capabilities`. Empty where nothing was measured.
+    untrained
+        The base model's score on each task, among the classes that the task is trained with. Empty
+        where no capabilities were measured, and in results of earlier versions.
     relearning
         Rows and steps on which the final model was trained again on the first task, its scores
         after each, and whether it recovered, see `clbench.measure.relearning`. Empty without.
@@ -158,6 +161,7 @@ class CellResult(BaseModel):
     floors: list[Number] = []
     probes: Annotated[Matrix, Field(exclude_if=lambda v: not v)] = []
     capabilities: Annotated[list[dict[str, Number]], Field(exclude_if=lambda v: not v)] = []
+    untrained: Annotated[list[Number], Field(exclude_if=lambda v: not v)] = []
     relearning: Annotated[_Relearning, Field(exclude_if=lambda v: not v)] = {}
     lm_eval: Annotated[dict[str, dict[str, Number]], Field(exclude_if=lambda v: not v)] = {}
     scores: dict[str, Number] = {}

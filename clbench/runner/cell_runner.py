@@ -44,6 +44,7 @@ class CellScores:
     correct: list[list[str | None]]
     probes: list[ProbeRow]
     capabilities: list[Measures]
+    untrained: list[float]
     lm_eval: HarnessScores
     relearning: dict[str, Any]
     notes: list[str]
@@ -89,7 +90,7 @@ class CellRunner:
         self._capabilities: Capabilities | None = None
         self._divergence: Divergence | None = None
         self._capabilities_before: list[Measures] = []
-        self._zero_shot: list[float] = []  # the base model's scores on all tasks
+        self._zero_shot: list[float] = []
         self._grows = True  # whether a head that grows further could go on from here
         self._protocol = at_rate(self.method, self.cell.protocol)
         # A reference trains one task, with the random streams of its stage in the scenario.
@@ -129,9 +130,8 @@ class CellRunner:
             lm_eval = harness_scores(model, writer.tokenizer, protocol.lm_eval, batch_size=size)
         relearning: dict[str, Any] = {}
         if protocol.relearn_rows and len(self._stages) > 1:
-            before = self._scorer.by_name(self._scored[0].metrics)[self.scenario.train[0].name]
-            own = self.scenario, self.method, self.context, self.cell.protocol
-            relearning = relearn(*own, before)
+            old = self._scorer.by_name(self._scored[0].metrics)[self.scenario.train[0].name]
+            relearning = relearn(self.scenario, self.method, self.context, self.cell.protocol, old)
         stages, last = self._scored, len(self._before) + len(self._scored) - 1
         correct = [[None] * len(row) for row in self._before] + [each.correct for each in stages]
         return CellScores(
@@ -144,6 +144,7 @@ class CellRunner:
             probes=self._probes_before + [each.probes for each in stages if each.probes],
             capabilities=self._capabilities_before
             + [each.capabilities for each in stages if each.capabilities],
+            untrained=self._zero_shot,
             lm_eval=lm_eval,
             relearning=relearning,
             notes=[*notes, *self.context.notes],

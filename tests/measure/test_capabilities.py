@@ -272,6 +272,7 @@ def test_a_later_task_is_measured_among_the_classes_that_a_growing_head_then_has
     scores = [score for *_, score in calls]
     before, middle, _ = result.capabilities
     assert before["average"] == np.mean(scores[2:4])
+    assert result.untrained == scores[:2]
     assert scores[0] > scores[2]  # a choice of two is easier than one of four
     assert middle["ahead"] == scores[4] - scores[1]
     assert "told" in result.metrics[0][0]
