@@ -18,7 +18,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from clbench.results.cell import cell_scores
-from clbench.results.statistics import Comparison
+from clbench.results.statistics import Comparison, Differences, compare
 from clbench.results.store import Store
 from tools.equal_learning import against, at_equal_learning, complete, shown_against
 from tools.findings import REFERENCE, ROOT, interval, less, more, plain, table, write
@@ -30,6 +30,8 @@ FOLDER = REFERENCE / "findings-smollm2-short"
 RATES = ("vanilla-quarter", "vanilla-half", "vanilla")
 LATER = ("self-replay-tenth", "sdft")
 """Baselines declared when all other cells were known, with a family of intervals of their own."""
+UNTRAINED = FOLDER.with_name(f"{FOLDER.name}-untrained")
+"""One cell with one step a stage, which holds the scores of the untrained model."""
 LOOKS = {5: 0.05, 10: 0.025}
 """Error rates of the comparisons first declared, by seeds: the second look was declared later."""
 GENERAL = "generic-replay-tenth"
@@ -82,6 +84,31 @@ def compared() -> pd.DataFrame:
     return complete(kept()[~kept()["baseline"].isin(LATER)])
 
 
+@cache
+def untrained() -> dict[str, float]:
+    """Return the untrained model's scores by name, and what it has lost, 0."""
+    (cell,) = Store(UNTRAINED).read().cells
+    topics, sentiment = cell.untrained
+    scores = {"p_o_before": topics, LEARNED: sentiment, "p_o": topics}
+    return scores | dict.fromkeys(("text_loss_added", "divergence"), 0.0)
+
+
+@cache
+def against_untrained() -> dict[tuple[str, str], Comparison]:
+    """Return what differs from the untrained model by score and baseline, as one family.
+
+    These comparisons were chosen after the runs.
+    """
+    groups = {
+        score: {
+            name: Differences(tuple(own[score] - untrained()[score]), 1 / SCORED)
+            for name, own in kept().groupby("baseline")
+        }
+        for score in ("p_o_before", LEARNED, "p_o")
+    }
+    return compare(groups)
+
+
 def by_seed(score: str) -> pd.DataFrame:
     """Return a score by seed (rows) and baseline (columns)."""
     return compared().pivot(index="seed", columns="baseline", values=score)
@@ -129,7 +156,7 @@ def against_later() -> dict[tuple[str, str, str], Comparison]:
 
 def tables() -> dict[str, str]:
     """Return the tables of the page by name."""
-    points = []
+    points = [["untrained", *(plain(untrained()[score]) for score in SHOWN), "", ""]]
     for name, own in kept().groupby("baseline", sort=False):
         means = [plain(own[score].mean()) for score in SHOWN]
         minutes = f"{own['seconds'].median() / 60:.1f}"
@@ -155,11 +182,14 @@ def tables() -> dict[str, str]:
 def values() -> dict[str, str]:
     """Return the values of the page's sentences by name."""
     found = {}
-    for (score, other, name), answer in (against_rates() | against_later()).items():
+    answers = against_rates() | against_later()
+    answers |= {(s, "untrained", name): each for (s, name), each in against_untrained().items()}
+    for (score, other, name), answer in answers.items():
         ends = answer.difference, answer.difference_low, answer.difference_high
         found[f"{name} − {other} {score}"] = interval(*ends)
         found[f"more {name} {other} {score}"] = more(answer)
         found[f"less {name} {other} {score}"] = less(answer)
+    found |= {f"untrained {score}": plain(value) for score, value in untrained().items()}
     for suffix, frame in ("", kept()), (" beside", beside_later()):
         for name, own in frame.groupby("baseline"):
             for score in (*SHOWN, "average"):

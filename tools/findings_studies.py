@@ -31,7 +31,18 @@ STUDIES = {
     "findings-smollm2-short": ("smollm2", "--data DIR --model MODEL --corpus FILE"),
 }
 """Page and options of the command of each study, by the name of its suite and folder."""
-KINDS = ("tune", "tune-more", "costs", "third", "others", "late", "sdft", "pilot", "float32")
+KINDS = (
+    "tune",
+    "tune-more",
+    "costs",
+    "third",
+    "others",
+    "late",
+    "sdft",
+    "pilot",
+    "float32",
+    "untrained",
+)
 """How the names of the folders of further cells end."""
 
 

@@ -245,7 +245,7 @@ def test_what_is_still_to_run_follows_from_suites_and_cells() -> None:
 
     text = " ".join(page.PAGE.read_text("utf-8").split())
     assert not (REFERENCE / "findings-smollm2").exists()
-    assert "`findings-smollm2` (no cell of this version; it needs a GPU)" in text
+    assert "`findings-smollm2` (no cell of this version; about 40 core-hours)" in text
     assert left("findings-sequence-15")[1:] == (1, 0)
     assert "- `replay` in `findings-sequence-15`, and five more seeds of eight methods of" in text
     assert left("findings-sequence-4-text")[1:] == (0, 0)

@@ -14,6 +14,7 @@ from clbench.results.store import Store
 from clbench.suite.read import read_suite
 from tools import findings_smollm2 as page
 from tools.findings import REFERENCE, filled, plain
+from tools.findings_page import comparisons
 from tools.findings_smollm2 import GENERAL, RATES
 
 NONE = "no difference shown"
@@ -57,10 +58,24 @@ def test_what_the_page_says_of_the_loss_on_text() -> None:
     halves = {key: (c.difference_high - c.difference_low) / 2 for key, c in text_loss.items()}
     least, most = min(halves, key=halves.__getitem__), max(halves, key=halves.__getitem__)
     assert (least[1:], most[2]) == (("vanilla", "ewc-fewer"), "lora-fast")
-    ends = f"±{plain(halves[least])} (EWC against the full rate) to ±{plain(halves[most])} (LoRA)"
-    assert ends in text()
+    words = f"from ±{plain(halves[least])} (EWC against the full rate) to ±{plain(halves[most])}"
+    assert f"{words} (LoRA), as {len(found)} comparisons hold jointly." in text()
     assert page.compared()["seed"].nunique() == 5
     assert all(isinstance(n, int) and n >= 1 for n in page.on_curve().values())
+
+
+def test_what_the_readme_says_of_smollm2() -> None:
+    readme = " ".join((page.ROOT / "README.md").read_text(encoding="utf-8").split())
+    less = {
+        n
+        for (s, _, n), c in page.against_rates().items()
+        if s == "text_loss_added" and c.verdict == "better"
+    }
+    assert less == {GENERAL}
+    assert "only general texts mixed into training are shown to add less loss" in readme
+    found = comparisons()["written o-lora lora-shared average"]
+    assert found.verdict == "worse"
+    assert f"ends {plain(-found.difference)} lower with O-LoRA at its authors' weight" in readme
 
 
 def test_what_the_page_says_of_topics() -> None:
@@ -70,7 +85,10 @@ def test_what_the_page_says_of_topics() -> None:
         ("vanilla", "lora-fast"), ("vanilla-half", "lora-fast"), ("vanilla", "vanilla-quarter")
     )  # fmt: skip
     assert {found["p_o", *pair].verdict for pair in pairs} == {"worse"}
-    assert mean("lora-fast", "p_o_before") < mean("vanilla-quarter", "p_o_before")
+    taught = page.against_untrained()
+    names = ("lora-fast", "vanilla-quarter", "vanilla")
+    learned = [taught["p_o_before", name].verdict for name in names]
+    assert learned == ["worse", NONE, "better"]
     replay = [found["p_o", rate, "replay"].verdict for rate in RATES]
     assert replay == ["better", NONE, NONE]
     assert page.by_seed("p_o").mean().idxmax() == "replay"
@@ -107,7 +125,7 @@ def test_what_the_page_says_of_the_teacher_and_the_pilots() -> None:
     assert {alone for some in counts for _, alone in some} == {"0"}
     (topics,) = {told for told, _ in counts[0]}
     ends = sorted(int(told) for told, _ in counts[1])
-    words = f"{topics} of 64 topics and {ends[0]} to {ends[-1]} of 64 sentiments."
+    words = f"{topics} of 64 topics and {ends[0]} to {ends[-1]} of 64 sentiments, fewer than"
     assert f"with the answer in its context {words}" in text()
     assert ends[-1] / 64 < min(mean(rate, "p_s") for rate in RATES)
     pilots = Store(page.FOLDER.with_name(f"{page.FOLDER.name}-pilot")).read().cells
@@ -116,16 +134,20 @@ def test_what_the_page_says_of_the_teacher_and_the_pilots() -> None:
         for c in pilots
     }
     topics, sentiments, loss = learned["sdft-reverse-4"]
-    words = f"{topics} of the topics right ({learned['sdft'][0]} at the rate used here) and"
-    words = f"{words} {sentiments}"
-    assert f"four times the rate had {words} of the sentiments, and added {loss} to" in text()
-    words = "divergence, too, it had {} and {} right and added {}."
+    words = (
+        f"{topics} of the topics right just after them ({learned['sdft'][0]} at the rate used here)"
+    )
+    words = f"{words} and {sentiments} of the sentiments in the end, and added {loss} to"
+    assert f"four times the rate had {words}" in text()
+    words = "divergence at that rate {} and {} were right and {} was added."
     assert words.format(*learned["sdft-forward-4"]) in text()
 
 
 def test_self_distillation_ends_below_the_untrained_model() -> None:
     cells = [c for c in Store(page.FOLDER).read().cells if c.baseline in ("sdft", *RATES)]
     start = {round(cell.capabilities[0]["average"], 9) for cell in cells}
+    (once,) = Store(page.UNTRAINED).read().cells
+    start.add(round(once.capabilities[0]["average"], 9))
     assert len(start) == 1
     assert max(c.scores["average"] or 0.0 for c in cells if c.baseline == "sdft") < min(start)
     means = page.beside_later().groupby("baseline")["average"].mean()
@@ -162,7 +184,7 @@ def test_what_little_the_sequence_of_smollm2_has_learned() -> None:
     assert "rose by {} nats a token, and ended at +{}.".format(*rises) in text()
     names = ("boolq", "mmlu-cloze", "ifeval", "copa")
     start, end = ([plain(each[f"zero_shot: {name}"]) for name in names] for each in (before, after))
-    words = f"{start[0]} on BoolQ and {start[1]} on MMLU, which is below chance, and {start[2]} on"
+    words = f"{start[0]} on BoolQ, where chance is .5, {start[1]} on MMLU (.25) and {start[2]} on"
     words = f"{words} IFEval, which fell to {end[2]}; COPA stayed ({start[3]} and {end[3]})."
     assert words in text()
 
