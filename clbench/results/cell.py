@@ -107,7 +107,7 @@ class CellResult(BaseModel):
         Measures of the language model before training and after each stage, by name, see
         `clbench.measure.capabilities`. Empty where nothing was measured.
     untrained
-        The base model's score on each task, among the classes that the task is trained with. Empty
+        The untrained model's score on each task, among the classes that it is trained with. Empty
         where no capabilities were measured, and in results of earlier versions.
     relearning
         Rows and steps on which the final model was trained again on the first task, its scores

@@ -1,4 +1,4 @@
-"""Remarks on the methods of a run: on collapses, on missing effects, and on scores at chance."""
+"""Remarks on the methods of a run: on collapses, missing effects, and tasks not learned."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -39,9 +39,10 @@ def remarks(
     Its keys are ``scenario``, ``score``, ``method``, ``collapsed`` and ``remark``. A run collapsed
     if it lies on the worse side of the two `modes` of its method. A method changes nothing if it
     ends with the same rows right as the reference, in every task and on all common seeds, and, of a
-    language model, with the same measures. It is at
-    chance on a task if its mean score over seeds ends less than `CHANCE` of the way from the score
-    of the best constant answer to 1.
+    language model, with the same measures. It is at chance on a task if its mean score over seeds
+    ends less than `CHANCE` of the way from the score of the best constant answer to 1. A language
+    model has not learned a task if its mean score right after the stage is not above that of the
+    untrained model.
 
     `values` are those of `scores_to_compare`, if they are known already.
     """
@@ -50,6 +51,10 @@ def remarks(
     for (scenario, method, task), shares in _above_floors(good).items():
         if fmean(shares) < CHANCE:
             text = f"at chance or below on {task} in the end"
+            others.setdefault((scenario, method), []).append(text)
+    for (scenario, method, task), gains in _gains(good).items():
+        if fmean(gains) < 1e-9:  # sums of fractions are inexact
+            text = f"no better on {task} right after its stage than the untrained model"
             others.setdefault((scenario, method), []).append(text)
     rows: list[dict[str, Any]] = []
     values = scores_to_compare(good, question) if values is None else values
@@ -110,3 +115,13 @@ def _above_floors(cells: Iterable[CellResult]) -> dict[tuple[str, str, str], lis
                 above = shares.setdefault((cell.scenario, cell.baseline, task), [])
                 above.append((score - floor) / (1.0 - floor))
     return shares
+
+
+def _gains(cells: Iterable[CellResult]) -> dict[tuple[str, str, str], list[float]]:
+    """Return what a stage adds to the untrained model's score, by scenario, method and task."""
+    gains: dict[tuple[str, str, str], list[float]] = {}
+    for cell in cells:
+        for i, (task, before) in enumerate(zip(cell.tasks, cell.untrained, strict=False)):
+            if (score := cell.R[i][i]) is not None and before is not None:
+                gains.setdefault((cell.scenario, cell.baseline, task), []).append(score - before)
+    return gains

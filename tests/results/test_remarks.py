@@ -97,6 +97,20 @@ def test_methods_at_chance_are_named_by_task() -> None:
     assert noted([pair("adapter", R=[[0.5, None], [0.1, 0.1]])]) == []  # no floors
 
 
+def test_tasks_that_a_language_model_does_not_learn_are_named() -> None:
+    some = [
+        pair("vanilla", 0, R=[[0.9, None], [0.6, 0.8]], untrained=[0.7, 0.5]),
+        pair("lora", 0, R=[[0.6, None], [0.75, 0.8]], untrained=[0.7, 0.5]),
+        pair("lora", 1, R=[[0.8, None], [0.75, 0.8]], untrained=[0.7, 0.5]),  # mean .70
+        pair("sdft", 0, R=[[0.8, None], [0.5, 0.4]], untrained=[0.7, 0.5]),
+    ]
+    remark = "no better on {} right after its stage than the untrained model"
+    assert noted(some) == [
+        f"lora: {remark.format('glue/sst2')}",
+        f"sdft: {remark.format('glue/mrpc')}",
+    ]
+
+
 def test_means_over_scenarios_know_the_collapses_of_each() -> None:
     """On one of three scenarios ewc always collapses and mas once: .25 / 3 in the mean."""
     steady = [(0.8, 0.8), (0.81, 0.8), (0.8, 0.8)]
