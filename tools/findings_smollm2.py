@@ -199,9 +199,13 @@ def values() -> dict[str, str]:
 
 def draw() -> Figure:
     """Draw the loss added on text against both tasks' scores, and the old one's against the new."""
-    curve, methods = {"plain fine-tuning": RATES}, {name: [name] for name in (*others(), *LATER)}
+    average = (untrained()[LEARNED] + untrained()["p_o"]) / 2
+    start = pd.DataFrame([{**untrained(), "average": average, "baseline": "untrained", "seed": -1}])
+    frame = pd.concat([start, kept()], ignore_index=True)
+    curve = {"plain fine-tuning": RATES}
+    methods = {name: [name] for name in (*others(), *LATER, "untrained")}
     caption = "Large marks are means; the line joins a quarter, half and the whole of the rate."
-    return points_figure(kept(), PANELS, AXES, curve | methods, caption)
+    return points_figure(frame, PANELS, AXES, curve | methods, caption)
 
 
 def main() -> None:
