@@ -203,6 +203,7 @@ class CellResult(BaseModel):
             ("correct", self.correct, shape),
             ("probes", self.probes, [tasks] * (stages + 1)),
             ("floors", [self.floors] if self.floors else [], [tasks]),
+            ("untrained", [self.untrained] if self.untrained else [], [stages]),
         ):
             if expected and table and [len(row) for row in table] != lengths:
                 raise ValueError(f"{name}: must have the shape of R")

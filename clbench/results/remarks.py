@@ -41,8 +41,8 @@ def remarks(
     ends with the same rows right as the reference, in every task and on all common seeds, and, of a
     language model, with the same measures. It is at chance on a task if its mean score over seeds
     ends less than `CHANCE` of the way from the score of the best constant answer to 1. A language
-    model has not learned a task if its mean score right after the stage is not above that of the
-    untrained model.
+    model is no better on a task than before training if its mean score right after the stage is not
+    above that of the untrained model; this has no test.
 
     `values` are those of `scores_to_compare`, if they are known already.
     """
@@ -52,10 +52,8 @@ def remarks(
         if fmean(shares) < CHANCE:
             text = f"at chance or below on {task} in the end"
             others.setdefault((scenario, method), []).append(text)
-    for (scenario, method, task), gains in _gains(good).items():
-        if fmean(gains) < 1e-9:  # sums of fractions are inexact
-            text = f"no better on {task} right after its stage than the untrained model"
-            others.setdefault((scenario, method), []).append(text)
+    for key, texts in _not_learned(good).items():
+        others.setdefault(key, []).extend(texts)
     rows: list[dict[str, Any]] = []
     values = scores_to_compare(good, question) if values is None else values
     for (scenario, score), by_baseline in values.items():
@@ -117,11 +115,25 @@ def _above_floors(cells: Iterable[CellResult]) -> dict[tuple[str, str, str], lis
     return shares
 
 
-def _gains(cells: Iterable[CellResult]) -> dict[tuple[str, str, str], list[float]]:
-    """Return what a stage adds to the untrained model's score, by scenario, method and task."""
-    gains: dict[tuple[str, str, str], list[float]] = {}
+def _not_learned(cells: Iterable[CellResult]) -> dict[tuple[str, str], list[str]]:
+    """Return the remark on each scenario and method with a task no better than before training."""
+    gains: dict[tuple[str, str, int, str], list[float]] = {}
+    unknown = set()
     for cell in cells:
-        for i, (task, before) in enumerate(zip(cell.tasks, cell.untrained, strict=False)):
-            if (score := cell.R[i][i]) is not None and before is not None:
-                gains.setdefault((cell.scenario, cell.baseline, task), []).append(score - before)
-    return gains
+        if not cell.untrained:
+            unknown.add((cell.scenario, cell.baseline))
+        first = len(cell.tasks) - len(cell.untrained)  # the pretraining may be a task before them
+        for at, before in enumerate(cell.untrained, first):
+            score = cell.R[at][at]
+            if score is not None and before is not None and before < 1.0:
+                name = cell.tasks[at]
+                if cell.tasks.count(name) > 1:
+                    name = f"{name} (stage {at - first + 1})"
+                key = cell.scenario, cell.baseline, at, name
+                gains.setdefault(key, []).append(score - before)
+    remarks: dict[tuple[str, str], list[str]] = {}
+    for (scenario, method, _, task), some in gains.items():
+        if (scenario, method) not in unknown and fmean(some) < 1e-9:  # sums are inexact
+            text = f"no better on {task} right after its stage than the untrained model"
+            remarks.setdefault((scenario, method), []).append(text)
+    return remarks

@@ -10,6 +10,7 @@ from helpers.report_runs import cell, cells
 from clbench.results.cell import CellResult, pack_rows
 from clbench.results.comparisons import comparisons_frame
 from clbench.results.remarks import remarks, sentences
+from clbench.results.scores import scores_of
 from clbench.suite.schema import Question
 
 LOST = [0.55, 0.8, 0.81, 0.79, 0.56]
@@ -108,6 +109,21 @@ def test_tasks_that_a_language_model_does_not_learn_are_named() -> None:
     assert noted(some) == [
         f"lora: {remark.format('glue/sst2')}",
         f"sdft: {remark.format('glue/mrpc')}",
+    ]
+    earlier = pair("lora", 2, R=[[0.6, None], [0.75, 0.8]])  # of a version that did not measure it
+    assert noted([*some[:3], earlier]) == []
+    perfect = pair("lora", 0, R=[[1.0, None], [0.9, 0.8]], untrained=[1.0, 0.5])
+    assert noted([perfect]) == []
+
+
+def test_a_task_that_occurs_twice_is_named_with_its_stage() -> None:
+    """And the pretraining, a task before the trained ones, has no such score."""
+    tasks = ["pretraining", "glue/sst2", "glue/sst2"]
+    R = [[0.9, 0.5, None], [0.8, 0.6, None], [0.7, 0.9, 0.9]]
+    own = {"R": R, "scores": scores_of(R), "stages": cell("a", "b", 0, 0.5).model_dump()["stages"]}
+    lora = cell("twice", "lora", 0, 0.0, tasks=tasks, untrained=[0.7, 0.5], **own)
+    assert noted([lora]) == [
+        "lora: no better on glue/sst2 (stage 1) right after its stage than the untrained model"
     ]
 
 
