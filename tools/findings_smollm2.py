@@ -94,19 +94,17 @@ def untrained() -> dict[str, float]:
 
 
 @cache
-def against_untrained() -> dict[tuple[str, str], Comparison]:
-    """Return what differs from the untrained model by score and baseline, as one family.
-
-    These comparisons were chosen after the runs.
-    """
+def against_untrained() -> dict[tuple[str, str, str], Comparison]:
+    """Return what differs from the untrained model, like `against_rates`; chosen after the runs."""
     groups = {
-        score: {
+        (score, "untrained"): {
             name: Differences(tuple(own[score] - untrained()[score]), 1 / SCORED)
-            for name, own in kept().groupby("baseline")
+            for name, own in kept().groupby("baseline", sort=False)
         }
         for score in ("p_o_before", LEARNED, "p_o")
     }
-    return compare(groups)
+    found = compare(groups, alpha=LOOKS[look()])
+    return {(*key, name): each for (key, name), each in found.items()}
 
 
 def by_seed(score: str) -> pd.DataFrame:
@@ -174,6 +172,10 @@ def tables() -> dict[str, str]:
     return {
         "smollm2-points": table(["baseline", *heads], points),
         "smollm2-rates": table(["baseline", "rate", *columns], shown_against(against_rates())),
+        "smollm2-untrained": table(
+            ["baseline", "against", "topics, before", "", "sentiment", "", "topics", ""],
+            shown_against(against_untrained()),
+        ),
         "smollm2-later": table(["baseline", "against", *columns], shown_against(against_later())),
     }
 
@@ -182,13 +184,14 @@ def tables() -> dict[str, str]:
 def values() -> dict[str, str]:
     """Return the values of the page's sentences by name."""
     found = {}
-    answers = against_rates() | against_later()
-    answers |= {(s, "untrained", name): each for (s, name), each in against_untrained().items()}
+    answers = against_rates() | against_later() | against_untrained()
     for (score, other, name), answer in answers.items():
         ends = answer.difference, answer.difference_low, answer.difference_high
         found[f"{name} − {other} {score}"] = interval(*ends)
         found[f"more {name} {other} {score}"] = more(answer)
         found[f"less {name} {other} {score}"] = less(answer)
+    seconds = kept().groupby("baseline")["seconds"].median()
+    found["time replay"] = f"{seconds['replay'] / seconds['vanilla']:.1f}"
     found |= {f"untrained {score}": plain(value) for score, value in untrained().items()}
     for suffix, frame in ("", kept()), (" beside", beside_later()):
         for name, own in frame.groupby("baseline"):

@@ -73,7 +73,7 @@ OTHERS = {
     "able grpo-quarter p_o": NONE,
     "glue lora-shared vanilla-quarter learned": "worse",
     "glue lora-double vanilla-half average": "worse",
-    "smollm2 sdft vanilla-quarter p_s": "worse",
+    "smollm2 sdft untrained p_s": "worse",
     "smollm2 self-replay-tenth generic-replay-tenth text_loss_added": "worse",
     "all ranpac prototypes average": "better",
     "curve dft p_o": "worse",
@@ -245,7 +245,15 @@ def test_what_is_still_to_run_follows_from_suites_and_cells() -> None:
 
     text = " ".join(page.PAGE.read_text("utf-8").split())
     assert not (REFERENCE / "findings-smollm2").exists()
-    assert "`findings-smollm2` (no cell of this version; about 40 core-hours)" in text
+    short, long = (
+        Store(REFERENCE / f"findings-smollm2-pilot{n}").read().cells[0].stages for n in ("", "-150")
+    )
+    steps = read_suite("findings-smollm2").file.protocol.task_steps
+    size = len(read_suite("findings-smollm2").file.methods) * 5
+    stages = zip((long[0], short[1], long[-1]), steps.values(), strict=True)
+    hours = sum(size * s.train_seconds / s.steps * n for s, n in stages) / 3600
+    words = f"by its pilots {hours:.0f} core-hours of training alone)"
+    assert f"`findings-smollm2` (no cell of this version; {words}" in text
     assert left("findings-sequence-15")[1:] == (1, 0)
     assert "- `replay` in `findings-sequence-15`, and five more seeds of eight methods of" in text
     assert left("findings-sequence-4-text")[1:] == (0, 0)
