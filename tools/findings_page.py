@@ -177,7 +177,7 @@ def values() -> dict[str, str]:
         found[f"rows {name}"] = f"{runs(name)['rows'].max():,}"
         found[f"seeds {name}"] = f"{runs(name)['seed'].nunique()}"
     found["seeds fewest"] = str(sequences.SEEDS)
-    found["seeds self-replay-tenth"] = str(smollm2.beside_later()["seed"].nunique())
+    found["seeds self-replay-tenth"] = str(smollm2.beside(smollm2.LATER)["seed"].nunique())
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
     for name, study in SEQUENCES.items():
         found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}

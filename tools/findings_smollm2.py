@@ -6,12 +6,13 @@ What is compared, and by which scores, was fixed in the suite before the first c
 comparisons of methods with each rate of plain fine-tuning, which use the same scores, were added
 while the cells ran, before one of them was read; those of the lower rates with the full one after
 two seeds were seen. The baselines of `LATER` and their comparisons were declared when all other
-cells were known, before their own. Five more seeds of the others were declared last; they are read
-once, when all ten are there.
+cells were known, before their own. Five more seeds of the others were declared then; they are read
+once, when all ten are there. `TUNED` was declared last.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import pandas as pd
@@ -32,6 +33,8 @@ LATER = ("self-replay-tenth", "sdft")
 """Baselines declared when all other cells were known, with a family of intervals of their own."""
 UNTRAINED = FOLDER.with_name(f"{FOLDER.name}-untrained")
 """One cell with one step a stage, which holds the scores of the untrained model."""
+TUNED = ("lora-tuned",)
+"""A baseline declared after that, with a rate tuned on other rows, and a family of its own."""
 LOOKS = {5: 0.05, 10: 0.025}
 """Error rates of the comparisons first declared, by seeds: the second look was declared later."""
 GENERAL = "generic-replay-tenth"
@@ -69,7 +72,7 @@ def every() -> pd.DataFrame:
 @cache
 def look() -> int:
     """Return how many seeds are read: ten once all baselines first declared have them."""
-    seeds = complete(every()[~every()["baseline"].isin(LATER)])["seed"]
+    seeds = complete(every()[~every()["baseline"].isin((*LATER, *TUNED))])["seed"]
     return max(LOOKS) if seeds.nunique() >= max(LOOKS) else min(LOOKS)
 
 
@@ -80,8 +83,8 @@ def kept() -> pd.DataFrame:
 
 @cache
 def compared() -> pd.DataFrame:
-    """Return the scores of the seeds that all baselines but those of `LATER` have."""
-    return complete(kept()[~kept()["baseline"].isin(LATER)])
+    """Return the scores of the seeds that all baselines first declared have."""
+    return complete(kept()[~kept()["baseline"].isin((*LATER, *TUNED))])
 
 
 @cache
@@ -140,16 +143,21 @@ def against_rates() -> dict[tuple[str, str, str], Comparison]:
     return against(compared(), rates, STEPS, LOWER, LOOKS[look()])
 
 
-@cache
-def beside_later() -> pd.DataFrame:
-    """Return the scores of `LATER` and of their references, of the seeds that all of them have."""
-    return complete(kept()[kept()["baseline"].isin((*LATER, *RATES, GENERAL))])
+def beside(names: Sequence[str]) -> pd.DataFrame:
+    """Return the scores of baselines and their references, of the seeds that all of them have."""
+    return complete(kept()[kept()["baseline"].isin((*names, *RATES, GENERAL))])
 
 
 @cache
 def against_later() -> dict[tuple[str, str, str], Comparison]:
     """Return what differs between `LATER` and their references, like `against_rates`."""
-    return against(beside_later(), dict.fromkeys((*RATES, GENERAL), LATER), STEPS, LOWER)
+    return against(beside(LATER), dict.fromkeys((*RATES, GENERAL), LATER), STEPS, LOWER)
+
+
+@cache
+def against_tuned() -> dict[tuple[str, str, str], Comparison]:
+    """Return what differs between `TUNED` and each rate, like `against_rates`."""
+    return against(beside(TUNED), dict.fromkeys(RATES, TUNED), STEPS, LOWER)
 
 
 def tables() -> dict[str, str]:
@@ -176,6 +184,7 @@ def tables() -> dict[str, str]:
             ["baseline", "against", "topics, before", "", "sentiment", "", "topics", ""],
             shown_against(against_untrained()),
         ),
+        "smollm2-tuned": table(["baseline", "rate", *columns], shown_against(against_tuned())),
         "smollm2-later": table(["baseline", "against", *columns], shown_against(against_later())),
     }
 
@@ -184,7 +193,7 @@ def tables() -> dict[str, str]:
 def values() -> dict[str, str]:
     """Return the values of the page's sentences by name."""
     found = {}
-    answers = against_rates() | against_later() | against_untrained()
+    answers = against_rates() | against_later() | against_tuned() | against_untrained()
     for (score, other, name), answer in answers.items():
         ends = answer.difference, answer.difference_low, answer.difference_high
         found[f"{name} − {other} {score}"] = interval(*ends)
@@ -193,7 +202,7 @@ def values() -> dict[str, str]:
     seconds = kept().groupby("baseline")["seconds"].median()
     found["time replay"] = f"{seconds['replay'] / seconds['vanilla']:.1f}"
     found |= {f"untrained {score}": plain(value) for score, value in untrained().items()}
-    for suffix, frame in ("", kept()), (" beside", beside_later()):
+    for suffix, frame in ("", kept()), (" beside", beside(LATER)):
         for name, own in frame.groupby("baseline"):
             for score in (*SHOWN, "average"):
                 found[f"{name} {score}{suffix}"] = plain(own[score].mean())
@@ -206,7 +215,7 @@ def draw() -> Figure:
     start = pd.DataFrame([{**untrained(), "average": average, "baseline": "untrained", "seed": -1}])
     frame = pd.concat([start, kept()], ignore_index=True)
     curve = {"plain fine-tuning": RATES}
-    methods = {name: [name] for name in (*others(), *LATER, "untrained")}
+    methods = {name: [name] for name in (*others(), *TUNED, *LATER, "untrained")}
     caption = "Large marks are means; the line joins a quarter, half and the whole of the rate."
     return points_figure(frame, PANELS, AXES, curve | methods, caption)
 

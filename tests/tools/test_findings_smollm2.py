@@ -102,6 +102,36 @@ def test_what_the_page_says_of_topics() -> None:
     assert page.by_seed("p_o").mean().idxmax() == "replay"
 
 
+def test_what_the_page_says_of_tuning() -> None:
+    cells = Store(page.FOLDER.with_name(f"{page.FOLDER.name}-tune")).read().cells
+    assert {cell.settings["protocol"]["score_on"] for cell in cells} == {"tuning"}
+    ends = {cell.baseline: cell.scores["average"] or 0.0 for cell in cells}
+    rates = [plain(ends[f"lora-{rate}"]) for rate in ("2e-3", "5e-3", "1e-2", "2e-2")]
+    words = "LoRA at 2e-3, 5e-3, 1e-2 and 2e-2 ends at {}, {}, {} and {} in the mean of both tasks,"
+    words = f"{words.format(*rates)} plain fine-tuning at {plain(ends['vanilla'])}."
+    pulls = [ends[f"ewc-{times}"] for times in (10, 100, 1000)]
+    assert f"{words} EWC with ten, a hundred and a thousand times its strength ends at" in text()
+    assert "its strength ends at {}, {} and {};".format(*map(plain, pulls)) in text()
+    assert max(abs(pull - ends["vanilla"]) for pull in pulls) < 0.010
+    (forgotten,) = {c.scores["forgetting"] or 0.0 for c in cells if c.baseline == "vanilla"}
+    assert forgotten < 0
+    best = max((name for name in ends if "lora" in name), key=ends.__getitem__)
+    tuned = read_suite("findings-smollm2-short").file.baseline["lora-tuned"]
+    assert f"lora-{tuned.settings['lr']}" == best.replace("5e-3", "0.005")
+
+
+def test_what_the_page_says_of_lora_at_a_tuned_rate() -> None:
+    found, start = page.against_tuned(), page.against_untrained()
+    verdicts = {s: [found[s, rate, "lora-tuned"].verdict for rate in RATES] for s in page.STEPS}
+    assert verdicts == {
+        "p_s": [NONE, NONE, NONE],
+        "text_loss_added": ["worse", "worse", NONE],
+        "p_o": [NONE, "worse", "worse"],
+    }
+    learned = [start[score, "untrained", "lora-tuned"].verdict for score in ("p_o_before", "p_o")]
+    assert learned == ["better", NONE]
+
+
 def test_what_the_page_says_of_means() -> None:
     means = page.kept().groupby("baseline")[[*page.STEPS]].mean()
     half = means.loc["vanilla-half"]
@@ -115,7 +145,7 @@ def test_what_the_page_says_of_data_that_the_model_writes() -> None:
     found, own = page.against_later(), "self-replay-tenth"
     assert found["text_loss_added", GENERAL, own].verdict == "worse"
     assert set.union(*(verdicts(score, own) for score in page.STEPS)) == {NONE}
-    means = page.beside_later().groupby("baseline")["divergence"].mean()
+    means = page.beside(page.LATER).groupby("baseline")["divergence"].mean()
     assert means[own] < means[GENERAL]
     start = page.against_untrained()
     assert {start[score, "untrained", "sdft"].verdict for score in ("p_s", "p_o")} == {"worse"}
@@ -160,7 +190,7 @@ def test_self_distillation_ends_below_the_untrained_model() -> None:
     start.add(round(once.capabilities[0]["average"], 9))
     assert len(start) == 1
     assert max(c.scores["average"] or 0.0 for c in cells if c.baseline == "sdft") < min(start)
-    means = page.beside_later().groupby("baseline")["average"].mean()
+    means = page.beside(page.LATER).groupby("baseline")["average"].mean()
     ends = sorted(means[[*RATES]])
     words = "below the untrained model ({}) with every seed; plain fine-tuning ends at {} to {}."
     assert words.format(*map(plain, (*start, ends[0], ends[-1]))) in text()
@@ -202,9 +232,13 @@ def test_what_little_the_sequence_of_smollm2_has_learned() -> None:
 def test_all_that_is_compared_has_all_seeds() -> None:
     suite = read_suite("findings-smollm2-short").file
     frame = page.compared()
-    assert {*frame["baseline"]} == {*suite.methods} - {*page.LATER}
-    assert page.kept().groupby("baseline")["seed"].nunique().loc[[*page.LATER]].eq(5).all()
+    assert {*frame["baseline"]} == {*suite.methods} - {*page.LATER, *page.TUNED}
+    later = [*page.LATER, *page.TUNED]
+    assert page.kept().groupby("baseline")["seed"].nunique().loc[later].eq(5).all()
     assert len(frame) == frame["baseline"].nunique() * frame["seed"].nunique()
+    first = page.every()[~page.every()["baseline"].isin(later)]
+    unread = int((first["seed"] >= page.look()).sum())
+    assert f"{unread} of their 40 cells are kept, and none is read before the last" in text()
     seeds = [*frame["seed"].unique()]
     assert seeds == suite.seeds[: len(seeds)]  # in order: none was chosen
 
