@@ -123,7 +123,8 @@ def comparisons() -> dict[str, Comparison]:
         found |= {f"steady {name} p_s": new, f"steady {name} p_o": old}
     for (key, name), answer in facts.against_vanilla().items():
         found[f"tuned {name} {key}"] = answer
-    answers = smollm2.against_rates() | smollm2.against_later() | smollm2.against_untrained()
+    answers = smollm2.against_rates() | smollm2.against_later() | smollm2.against_tuned()
+    answers |= smollm2.against_untrained()
     for (key, rate, name), answer in answers.items():
         found[f"smollm2 {name} {rate} {key}"] = answer
     for (key, rate, name), answer in glue.against_rates().items():

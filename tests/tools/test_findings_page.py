@@ -73,6 +73,8 @@ OTHERS = {
     "able grpo-quarter p_o": NONE,
     "glue lora-shared vanilla-quarter learned": "worse",
     "glue lora-double vanilla-half average": "worse",
+    "smollm2 lora-tuned vanilla-half p_o": "worse",
+    "smollm2 lora-tuned vanilla-half text_loss_added": "worse",
     "smollm2 sdft untrained p_s": "worse",
     "smollm2 self-replay-tenth generic-replay-tenth text_loss_added": "worse",
     "all ranpac prototypes average": "better",
