@@ -31,6 +31,8 @@ FOLDER = REFERENCE / "findings-smollm2-short"
 RATES = ("vanilla-quarter", "vanilla-half", "vanilla")
 LATER = ("self-replay-tenth", "sdft")
 """Baselines declared when all other cells were known, with a family of intervals of their own."""
+UNREAD = ROOT / "results" / "unread" / FOLDER.name
+"""Cells of seeds that are read when the last one is there; the board does not show them."""
 UNTRAINED = FOLDER.with_name(f"{FOLDER.name}-untrained")
 """One cell with one step a stage, which holds the scores of the untrained model."""
 TUNED = ("lora-tuned",)
