@@ -31,12 +31,12 @@ FOLDER = REFERENCE / "findings-smollm2-short"
 RATES = ("vanilla-quarter", "vanilla-half", "vanilla")
 LATER = ("self-replay-tenth", "sdft")
 """Baselines declared when all other cells were known, with a family of intervals of their own."""
+TUNED = ("lora-tuned",)
+"""A baseline declared after `LATER`, with a rate tuned on other rows and a family of its own."""
 UNREAD = ROOT / "results" / "unread" / FOLDER.name
 """Cells of seeds that are read when the last one is there; the board does not show them."""
 UNTRAINED = FOLDER.with_name(f"{FOLDER.name}-untrained")
 """One cell with one step a stage, which holds the scores of the untrained model."""
-TUNED = ("lora-tuned",)
-"""A baseline declared after that, with a rate tuned on other rows, and a family of its own."""
 LOOKS = {5: 0.05, 10: 0.025}
 """Error rates of the comparisons first declared, by seeds: the second look was declared later."""
 GENERAL = "generic-replay-tenth"
