@@ -206,7 +206,7 @@ class CellResult(BaseModel):
             ("untrained", [self.untrained] if self.untrained else [], [stages]),
         ):
             if expected and table and [len(row) for row in table] != lengths:
-                raise ValueError(f"{name}: must have the shape of R")
+                raise ValueError(f"{name}: must fit R and its stages")
         common = self.scores.keys() & expected.keys()  # files of other versions have other scores
         if expected and not common:
             raise ValueError("scores: must hold what R gives")

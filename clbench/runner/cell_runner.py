@@ -90,7 +90,7 @@ class CellRunner:
         self._capabilities: Capabilities | None = None
         self._divergence: Divergence | None = None
         self._capabilities_before: list[Measures] = []
-        self._zero_shot: list[float] = []
+        self._untrained: list[float] = []
         self._grows = True  # whether a head that grows further could go on from here
         self._protocol = at_rate(self.method, self.cell.protocol)
         # A reference trains one task, with the random streams of its stage in the scenario.
@@ -144,7 +144,7 @@ class CellRunner:
             probes=self._probes_before + [each.probes for each in stages if each.probes],
             capabilities=self._capabilities_before
             + [each.capabilities for each in stages if each.capabilities],
-            untrained=self._zero_shot,
+            untrained=self._untrained,
             lm_eval=lm_eval,
             relearning=relearning,
             notes=[*notes, *self.context.notes],
@@ -204,7 +204,7 @@ class CellRunner:
         if data is not None and writer is not None and cell.reference_of is None:
             scoring = self.method.scoring
             self._capabilities = Capabilities(data, context, scenario.curve, writer, scoring)
-            measures, self._zero_shot = self._capabilities.of_base(self._scores_of_base)
+            measures, self._untrained = self._capabilities.of_base(self._scores_of_base)
             self._capabilities_before = [measures]
         if scenario.gold and writer is not None and cell.reference_of is None:
             self._divergence = Divergence(scenario.gold, context, writer, self.method.scoring)
@@ -228,12 +228,12 @@ class CellRunner:
     def _scores_of_base(self) -> tuple[list[float], float]:
         """Return the base model's score on each task when it is next, and the mean in the end."""
         shown, tasks = self.scenario.shown, range(len(self.scenario.scored))
-        first = before = [self._untrained(j, shown(j + 1)) for j in tasks]
+        first = before = [self._before_training(j, shown(j + 1)) for j in tasks]
         if shown(len(tasks)):  # the last row of R is among all classes
-            before = [self._untrained(j, {}) for j in tasks]
+            before = [self._before_training(j, {}) for j in tasks]
         return first, fmean(before)
 
-    def _untrained(self, task: int, shown: dict[str, int]) -> float:
+    def _before_training(self, task: int, shown: dict[str, int]) -> float:
         """Return the main score of a task that the method has not been trained on.
 
         `shown` are the outputs in use of each growing head; a missing one uses all.
@@ -326,9 +326,9 @@ class CellRunner:
         measures: Measures = {}
         if self._capabilities is not None:
             measures = self._capabilities.measure(stage.index + 1)
-            if (task := stage.index + 1) < len(self._zero_shot):
-                score = self._untrained(task, self.scenario.shown(task + 1))
-                measures["ahead"] = score - self._zero_shot[task]
+            if (task := stage.index + 1) < len(self._untrained):
+                score = self._before_training(task, self.scenario.shown(task + 1))
+                measures["ahead"] = score - self._untrained[task]
         if self._divergence is not None:
             measures |= self._divergence.measure(stage.index)
         record.eval_seconds += time.perf_counter() - start
