@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from clbench.measure.divergence import Divergence
 from clbench.measure.pretraining_scorer import HarnessScores, harness_scores
 from clbench.measure.relearning import relearn
 from clbench.measure.rows import BEFORE, LinearProbes, PreparedScenario, ProbeRow, Row, RowScorer
+from clbench.measure.untrained import score_before, scores_of_base
 from clbench.methods.base import Method, Vanilla, at_rate
 from clbench.models.classifier import TaskModel
 from clbench.runner.cell_stages import CellStages, ComputeSettings
@@ -204,7 +204,9 @@ class CellRunner:
         if data is not None and writer is not None and cell.reference_of is None:
             scoring = self.method.scoring
             self._capabilities = Capabilities(data, context, scenario.curve, writer, scoring)
-            measures, self._untrained = self._capabilities.of_base(self._scores_of_base)
+            measures, self._untrained = self._capabilities.of_base(
+                lambda: scores_of_base(scenario, context)
+            )
             self._capabilities_before = [measures]
         if scenario.gold and writer is not None and cell.reference_of is None:
             self._divergence = Divergence(scenario.gold, context, writer, self.method.scoring)
@@ -224,25 +226,6 @@ class CellRunner:
         if not protocol.gradient_checkpointing:  # which draws dropout twice, from torch's state
             context.masks = install(model, model.backbone, self.compute.device)
         self._setup_notes = len(context.notes)
-
-    def _scores_of_base(self) -> tuple[list[float], float]:
-        """Return the base model's score on each task when it is next, and the mean in the end."""
-        shown, tasks = self.scenario.shown, range(len(self.scenario.scored))
-        first = before = [self._before_training(j, shown(j + 1)) for j in tasks]
-        if shown(len(tasks)):  # the last row of R is among all classes
-            before = [self._before_training(j, {}) for j in tasks]
-        return first, fmean(before)
-
-    def _before_training(self, task: int, shown: dict[str, int]) -> float:
-        """Return the main score of a task that the method has not been trained on.
-
-        `shown` are the outputs in use of each growing head; a missing one uses all.
-        """
-        model = self.context.model
-        before, model.shown = model.shown, shown
-        score = RowScorer(self.scenario, Vanilla(), self.context, None).main_score(task)
-        model.shown = before
-        return score
 
     def _stage(self, position: int) -> Stage:
         context = {name: getattr(self.context, name) for name in Context.__dataclass_fields__}
@@ -327,7 +310,8 @@ class CellRunner:
         if self._capabilities is not None:
             measures = self._capabilities.measure(stage.index + 1)
             if (task := stage.index + 1) < len(self._untrained):
-                score = self._before_training(task, self.scenario.shown(task + 1))
+                shown = self.scenario.shown(task + 1)
+                score = score_before(self.scenario, self.context, task, shown)
                 measures["ahead"] = score - self._untrained[task]
         if self._divergence is not None:
             measures |= self._divergence.measure(stage.index)
