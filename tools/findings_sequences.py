@@ -97,6 +97,10 @@ CLAIMS = (
 """Comparisons of the average over the tasks after the last stage, fixed before the runs."""
 LATER = tuple(Claim("o-lora-strong", name) for name in ("o-lora", "lora-shared"))
 """Comparisons of written answers, declared when one seed of the stronger penalty had been seen."""
+STRONGER = tuple(
+    Claim("o-lora-strong", name) for name in ("o-lora", "lora-shared", "ewc-lora", "frozen")
+)
+"""Comparisons of a tuned penalty of O-LoRA, declared when all other cells were known."""
 AHEAD, UNSEEN = Claim("ewc-lora", "frozen"), range(3, 10)
 """A comparison on fifteen tasks that its first three seeds suggested, and seeds to make it on."""
 EXPLORED = (AHEAD, Claim("prototypes", "ewc-lora"))
