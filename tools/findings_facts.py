@@ -81,6 +81,14 @@ def against_vanilla() -> dict[tuple[str, str], Comparison]:
 
 
 @cache
+def explored() -> dict[str, Comparison]:
+    """Return how replay differs from a low rate for more steps; chosen after the runs."""
+    pairs = {s: tuple(by_seed(s)["replay"] - by_seed(s)["low-rate-long"]) for s in SCORES}
+    groups = {s: {"replay": Differences(values, STEPS[s])} for s, values in pairs.items()}
+    return {score: each for (score, _), each in compare(groups).items()}
+
+
+@cache
 def on_curve() -> dict[str, Comparison | int]:
     """Return what each method keeps more than plain fine-tuning that learned as much.
 

@@ -70,6 +70,11 @@ def share(*ends: float) -> str:
     return "{} [{}, {}]".format(*(plain(end, 2) for end in ends))
 
 
+def ends(interval: tuple[float, float]) -> str:
+    """Return an interval of a difference."""
+    return "[{}, {}]".format(*map(pairs.signed, interval))
+
+
 @cache
 def averages(study: pairs.Study) -> dict[str, float]:
     """Return the mean average over the tasks after the last stage, by method, in rising order."""
@@ -107,7 +112,9 @@ def comparisons() -> dict[str, Comparison]:
     add("lead", sequences.ALL, [Claim("prototypes", name) for name in names], score)
     found |= {f"later {' '.join(claim)}": a for (claim, _), a in sequences.later().items()}
     found |= {f"unseen {' '.join(claim)}": a for (claim, _), a in sequences.unseen().items()}
-    found |= {f"explored {' '.join(claim)}": a for (claim, _), a in sequences.explored().items()}
+    for study in sequences.EXPLORED:
+        for (claim, _), answer in sequences.explored(study).items():
+            found[f"explored {study.name} {' '.join(claim)}"] = answer
     found |= {f"{task} {method}": answer for (task, method), answer in pretraining()[1].items()}
     found |= {f"head {c.reference}": answer for (c, _), answer in sequences.heads().items()}
     frame = decoder.kept().set_index(["baseline", "seed"])
@@ -130,6 +137,7 @@ def comparisons() -> dict[str, Comparison]:
     for (key, rate, name), answer in glue.against_rates().items():
         found[f"glue {name} {rate} {key}"] = answer
     found |= {"glue equal": read} if isinstance(read := glue.primary(), Comparison) else {}
+    found |= {f"explored facts {key}": answer for key, answer in facts.explored().items()}
     for name, reading in facts.on_curve().items():
         found |= {f"equal {name}": reading} if isinstance(reading, Comparison) else {}
     for label, study in DRAWN.items():
@@ -182,6 +190,9 @@ def values() -> dict[str, str]:
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
     for name, study in SEQUENCES.items():
         found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}
+        if study in (sequences.ALL, sequences.STAGE):
+            rows = means(score_rows(study.read()[0]))
+            found |= {f"told {name} {row['method']}": plain(row["told_mean"]) for row in rows}
         if study is not sequences.WRITTEN:
             costs = sequences.multiples(study.read()[0], "vanilla")
             found |= {f"time {name} {method}": f"{x:.2g}" for method, (x, _) in costs.items()}
@@ -189,9 +200,20 @@ def values() -> dict[str, str]:
         found[f"{label} right"] = f"{100 * grpo.first_reward(study):.0f} %"
     for name, own in glue.compared().groupby("baseline"):
         found |= {f"glue {name} {score}": plain(own[score].mean()) for score in glue.SCORES}
+        least = glue.cells()[0].floors[glue.MRPC] or 0.0
+        found[f"glue {name} gained"] = plain(own["learned"].mean() - least)
     found |= {f"time facts {name}": f"{x:.2g}" for name, x in facts.times().items()}
-    low, high = sequences.with_other_rows()
-    found["unseen rows"] = f"[{pairs.signed(low)}, {pairs.signed(high)}]"
+    unseen = sequences.FIFTEEN, sequences.AHEAD, sequences.UNSEEN
+    found["unseen rows"] = ends(sequences.with_other_rows(*unseen))
+    for study, claims in sequences.EXPLORED.items():
+        for claim in claims:
+            other = ends(sequences.with_other_rows(study, claim))
+            found[f"explored {study.name} {' '.join(claim)} rows"] = other
+    cores = [cell for cell in sequences.ALL.read()[0] if cell.host["device"] == "cpu"]
+    seconds = pd.DataFrame([(c.baseline, c.train_seconds) for c in cores]).groupby(0)[1].median()
+    found["cores ranpac"] = f"{seconds['ranpac'] / seconds['vanilla']:.1f}"
+    memory = sequences.multiples(sequences.ALL.read()[0], "vanilla")["ranpac"][1]
+    found["memory ranpac"] = f"{memory:.1f}"
     for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):
         verdicts = [comparisons()[key].verdict for key in matching(pattern).values()]
         found[f"{name} count"] = f"{verdicts.count('better')} of {len(verdicts)}"

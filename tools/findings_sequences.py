@@ -103,8 +103,11 @@ STRONGER = tuple(
 """Comparisons of a tuned penalty of O-LoRA, declared when all other cells were known."""
 AHEAD, UNSEEN = Claim("ewc-lora", "frozen"), range(3, 10)
 """A comparison on fifteen tasks that its first three seeds suggested, and seeds to make it on."""
-EXPLORED = (AHEAD, Claim("prototypes", "ewc-lora"))
-"""Comparisons on four tasks that were chosen after the runs."""
+EXPLORED = {
+    FOUR: (AHEAD, Claim("prototypes", "ewc-lora")),
+    FIFTEEN: (Claim("ewc-lora", "prototypes"), Claim("prototypes", "frozen")),
+}
+"""Comparisons on four and on fifteen tasks that were chosen after the runs."""
 HEADS = (
     "vanilla", "frozen", "seq-star", "lora-shared", "o-lora", "ewc-lora", "ewc-lora-head",
     "ewc-lora-delta", "ties",
@@ -161,15 +164,16 @@ def unseen() -> dict[tuple[Claim, str], Comparison]:
     return answers(cells, question.margin, [AHEAD], (SCORE,))
 
 
-def with_other_rows() -> tuple[float, float]:
-    """Return the interval of `AHEAD`, on the seeds of `unseen`, for other seeds and other rows."""
-    cells = {(c.baseline, c.seed): c for c in FIFTEEN.read()[0]}
-    seeds = [seed for seed in UNSEEN if (AHEAD.method, seed) in cells]
+def with_other_rows(
+    study: Study, claim: Claim, seeds: Sequence[int] = range(10)
+) -> tuple[float, float]:
+    """Return the interval of a comparison for other seeds and other rows."""
+    cells = {(c.baseline, c.seed): c for c in study.read()[0]}
     tables = []
-    for task in range(len(cells[AHEAD.method, seeds[0]].tasks)):
+    for task in range(len(cells[claim.method, seeds[0]].tasks)):
         ours, theirs = (
             np.array([correct_after(cells[name, seed], task) for seed in seeds], np.float64)
-            for name in AHEAD
+            for name in claim
         )
         tables.append(ours - theirs)
     return over_rows(tables)
@@ -186,10 +190,10 @@ def over_rows(tables: Sequence[Floats]) -> tuple[float, float]:
     return crossed_interval(np.concatenate(centred, axis=1) + mean, step=1.0 / size)
 
 
-def explored() -> dict[tuple[Claim, str], Comparison]:
-    """Return `EXPLORED` on four tasks, as one family."""
-    cells, question = FOUR.read()
-    return answers(cells, question.margin, EXPLORED, (SCORE,))
+def explored(study: Study) -> dict[tuple[Claim, str], Comparison]:
+    """Return the study's `EXPLORED`, as one family."""
+    cells, question = study.read()
+    return answers(cells, question.margin, EXPLORED[study], (SCORE,))
 
 
 def heads_table() -> str:

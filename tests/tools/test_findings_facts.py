@@ -73,6 +73,26 @@ def test_the_answers_on_what_is_ahead() -> None:
     assert f"it keeps {more(curve['low-rate-long'])} more than plain" in text()
 
 
+def test_what_is_said_of_learning_less_and_of_replay_beside_a_low_rate() -> None:
+    new = page.by_seed("p_s")
+    for name, words in (
+        (
+            "replay",
+            "It learned {} less of the new ones on average, on {} of 20 seeds, which is not",
+        ),
+        ("low-rate-long", "is not shown to learn less (by {} on average, on {} of 20 seeds)."),
+    ):
+        differences = new[name] - new["vanilla"]
+        ends = plain(-differences.mean()), (differences < 0).sum()
+        assert words.format(*ends) in text()
+    assert f"in this family of {len(page.against_vanilla())} comparisons." in text()
+    found = page.explored()
+    words = (
+        f"is ahead of `low-rate-long` by {more(found['average'])}, and keeps {more(found['p_o'])}"
+    )
+    assert f"{words} more." in text()
+
+
 def test_the_readme_says_what_the_page_says() -> None:
     readme = " ".join((page.ROOT / "README.md").read_text(encoding="utf-8").split())
     found = {name: c for (score, name), c in page.against_vanilla().items() if score == "average"}

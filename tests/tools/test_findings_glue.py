@@ -11,7 +11,7 @@ from clbench.results.archive import read_archive
 from clbench.results.store import Store
 from clbench.suite.read import read_suite
 from tools import findings_glue as page
-from tools.findings import REFERENCE, interval, plain
+from tools.findings import REFERENCE, interval, plain, signed
 
 
 @cache
@@ -51,12 +51,20 @@ def test_what_the_page_says_of_lora() -> None:
     equal = page.primary()
     assert equal.verdict == "no difference shown"
     learned, lost = (plain(means.loc["lora-double", score]) for score in ("learned", "lost"))
-    assert f"it learns {learned} of MRPC and loses {lost};" in text()
+    gained = {
+        name: plain(row["learned"] - page.cells()[0].floors[1]) for name, row in means.iterrows()
+    }
+    words = (
+        f"it brings MRPC to {learned}, {gained['lora-double']} above the most frequent class, and"
+    )
+    assert f"{words} loses {lost};" in text()
     assert means.loc["vanilla-quarter", "learned"] < means.loc["lora-double", "learned"]
     assert means.loc["lora-double", "learned"] < means.loc["vanilla-half", "learned"]
     assert f"loses {plain(-equal.difference)} less, without a verdict" in text()
     assert f"leave room for a lead of LoRA of {plain(equal.difference_high)} at most" in text()
-    assert f"The full rate loses {plain(means.loc['vanilla', 'lost'])} of MRPC" in text()
+    full = means.loc["vanilla"]
+    words = f"brings MRPC {gained['vanilla']} above the most frequent class and loses"
+    assert f"{words} {plain(full['lost'])}. Its BWT is {signed(full['bwt'])}, where" in text()
     shown = {
         key: interval(-each.difference, -each.difference_high, -each.difference_low)
         for key, each in page.against_rates().items()

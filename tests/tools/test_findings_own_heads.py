@@ -30,7 +30,11 @@ def test_what_the_page_says_of_four_tasks() -> None:
     ends = average(2, "frozen"), shown(frozen), shown(seq_star)
     assert "ends at {}; O-LoRA differs from it by {}, SEQ\\* by {}.".format(*ends) in text()
     ends = average(2, "prototypes"), average(2, "replay"), shown(means_)
-    assert "`prototypes` end at {}, equivalent to that replay with {} ({})".format(*ends) in text()
+    words = "`prototypes` ends at {}, on these rows equivalent to that replay with {} ({};".format(
+        *ends
+    )
+    other = map(signed, page.with_other_rows(page.FOUR, Claim("prototypes", "replay")))
+    assert f"{words} for other rows, too, [{{}}, {{}}]), at".format(*other) in text()
     assert f"ahead of plain fine-tuning by {shown(wise, plain)}, a lead" in text()
     ends = [
         "{} [{}, {}]".format(*map(plain, (-a.difference, -a.difference_high, -a.difference_low)))
@@ -71,10 +75,12 @@ def test_what_the_page_says_of_fifteen_tasks() -> None:
     low, other, *rest = sorted(c.scores["average"] for c in cells if c.baseline == "wise-ft")
     ends = plain(low), plain(other), plain(rest[0]), plain(rest[-1])
     words = f"It ends at {average(3, 'wise-ft')} ({wise}); it collapses with two of the ten seeds"
-    assert f"{words} ({{}} and {{}}), and otherwise ends at {{}} to {{}}.".format(*ends) in text()
+    assert (
+        f"{words} ({{}} and {{}}), and otherwise ends at {{}} to {{}}, on".format(*ends) in text()
+    )
     low, other, *rest = sorted(c.scores["average"] for c in cells if c.baseline == "lora-shared")
     ends = plain(low), plain(other), plain(rest[0]), plain(rest[-1])
-    words = "with two of the ten seeds, where it ends at {} and {}, and otherwise at {} to {}."
+    words = "with two of the ten seeds, where it ends at {} and {}, and otherwise at {} to {};"
     assert words.format(*ends) in text()
     known = {
         name: np.mean([np.diag(np.array(c.R, float)) for c in cells if c.baseline == name], axis=0)
@@ -89,7 +95,7 @@ def test_what_the_page_says_of_fifteen_tasks() -> None:
     assert f"{words} {more(ahead)}." in text()
     unseen = {c.seed for c in cells if c.baseline == "ewc-lora"} & {*page.UNSEEN}
     assert len(unseen) == 7
-    low, high = page.with_other_rows()
+    low, high = page.with_other_rows(page.FIFTEEN, page.AHEAD, page.UNSEEN)
     words = f"taken as independent), reaches from {plain(low)} to {plain(high)}."
     assert low > 0.0
     assert words in text()
@@ -98,6 +104,21 @@ def test_what_the_page_says_of_fifteen_tasks() -> None:
     ends = plain(ewc[1].difference), plain(ahead.difference)
     words = "ahead of O-LoRA by {} and, on seven seeds run after three had suggested it, of a"
     assert f"{words} frozen encoder by {{}};".format(*ends) in readme
+    one, other = page.explored(page.FIFTEEN).items()
+    assert (one[1].verdict, other[1].verdict) == ("better", "worse")
+    ends = average(3, "prototypes"), more(one[1])
+    words = "`prototypes` ends at {}, behind EWC-LoRA by {} (for other rows, too, [{}, {}]) and"
+    words = words.format(*ends, *map(plain, page.with_other_rows(page.FIFTEEN, one[0][0])))
+    assert f"{words} behind a head on the same features by {less(other[1])}." in text()
+    ends_of = {(cell.baseline, cell.seed): cell.scores["average"] for cell in cells}
+    for method, reference, low, words in (
+        ("o-lora", "lora-shared", "lora-shared", "eight seeds O-LoRA is {} ahead on average."),
+        ("wise-ft", "vanilla", "wise-ft", "on average {} above plain fine-tuning on the same"),
+    ):
+        calm = [seed for seed in range(10) if ends_of[low, seed] > 0.42]
+        assert len(calm) == 8
+        gains = [ends_of[method, seed] - ends_of[reference, seed] for seed in calm]
+        assert words.format(plain(float(np.mean(gains)))) in text()
     first = [plain(float(known[name].mean())) for name in ("vanilla", "o-lora", "frozen")]
     words = "at {} with plain fine-tuning, at {} with O-LoRA and at {} with a head on frozen"
     assert words.format(*first) in text()

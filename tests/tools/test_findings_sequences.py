@@ -77,6 +77,8 @@ def test_higher_rates_of_a_head_on_frozen_features() -> None:
         if cell.baseline == "frozen"
     }
     assert used == (1e-3, 20000.0)
+    ends = [plain(scores(n)["frozen"]["told_mean"]) for n in (0, 1)]
+    assert "told the domain it gets {}, and {} with the stage's loss.".format(*ends) in text()
 
 
 def test_higher_rates_and_weights_of_o_lora() -> None:
@@ -140,12 +142,14 @@ def test_what_the_page_says_of_methods() -> None:
         for name in ("ewc-lora", "ewc-lora-delta")
     ]
     assert both[0][:2] == both[1]
-    words = f"product alone (not in the table) score the same, {' and '.join(both[1])}."
+    words = f"on the product alone (not in the table) score the same, {' and '.join(both[1])}."
     assert words in text()
     assert found(1)[Claim("ewc-lora", "o-lora"), page.SCORE].verdict == "no difference shown"
     parts = [average(0, name) for name in ("ewc-lora", "ewc-lora-head", "ewc-lora-delta")]
     assert f"in the loss it ends at {parts[0]}, ahead of the plain adapter" in text()
-    words = "With the head alone held it ends at {}, with the product alone at {};"
+    words = (
+        "on the head's weights alone it ends at {}, with that on the adapter's product alone at {};"
+    )
     assert words.format(*parts[1:]) in text()
     whole = [
         found(0)[Claim("ewc-lora", f"ewc-lora-{part}"), page.SCORE] for part in ("head", "delta")
