@@ -157,6 +157,12 @@ def later() -> dict[tuple[Claim, str], Comparison]:
     return answers(cells, question.margin, LATER, (SCORE,))
 
 
+def stronger(study: Study) -> dict[tuple[Claim, str], Comparison]:
+    """Return `STRONGER` on four or on fifteen tasks, as one family."""
+    cells, question = study.read()
+    return answers(cells, question.margin, STRONGER, (SCORE,))
+
+
 def unseen() -> dict[tuple[Claim, str], Comparison]:
     """Return `AHEAD` on the seeds that were run after it was declared."""
     cells, question = FIFTEEN.read()

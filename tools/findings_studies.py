@@ -34,6 +34,12 @@ STUDIES = {
 KINDS = (
     "tune",
     "tune-more",
+    "tune-frozen",
+    "tune-frozen-higher",
+    "tune-o-lora",
+    "tune-o-lora-higher",
+    "tune-seq-star",
+    "unlisted",
     "costs",
     "third",
     "others",

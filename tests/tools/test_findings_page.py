@@ -240,6 +240,14 @@ def test_hours_count_cells_that_run_at_once_only_once(monkeypatch: pytest.Monkey
     assert studies.hours(["one", "two"]) == pytest.approx(8.0)
 
 
+def test_the_table_of_studies_counts_all_kept_cells_of_findings() -> None:
+    known = {f"{name}-{kind}" for name in studies.STUDIES for kind in studies.KINDS}
+    folders = {path.name for path in REFERENCE.glob("findings*")} - known - studies.STUDIES.keys()
+    of_no_study = {"glue-sequence", "glue-sequence-pilot"}
+    of_no_study |= {f"smollm2-{kind}" for kind in ("first", "pilot", "pilot-120", "pilot-150")}
+    assert folders == {f"findings-{name}" for name in of_no_study}
+
+
 def test_what_is_still_to_run_follows_from_suites_and_cells() -> None:
     def left(name: str) -> tuple[int, int, int]:
         """Return how many cells a study has, and how many methods and seeds it lacks."""

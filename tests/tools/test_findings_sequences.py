@@ -197,6 +197,18 @@ def test_what_the_page_says_of_class_means() -> None:
     assert f"{words} {plain(gain.difference)} to them." in readme
 
 
+def test_higher_weights_of_o_lora_on_four_tasks() -> None:
+    folders = (f"findings-sequence-4-tune{part}" for part in ("", "-o-lora", "-o-lora-higher"))
+    best: dict[float, float] = {}
+    for (_, weight), score in (each for f in folders for each in tried(f, "o-lora").items()):
+        best[weight] = max(score, best.get(weight, 0.0))
+    least, *rest = (plain(best[weight]) for weight in sorted(best))
+    words = "{}, {}, {}, {} and {} with weights of 5, 50, 500, 5,000 and 50,000, and {} with .5."
+    assert f"varied it: at best {words.format(*rest, least)}" in text()
+    used = read_baseline(str(page.FOUR.tuning / "o-lora-strong.toml")).settings
+    assert (used["weight"], used["lr_multiple"]) == (500.0, 5.0)
+
+
 def test_a_higher_rate_of_the_heads_of_seq_star() -> None:
     first, later = (
         max(cell.scores["average"] for cell in Store(page.REFERENCE / folder).read().cells
