@@ -6,12 +6,14 @@ python -m tools.findings_sequences
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
 from clbench.results.cell import CellResult, correct_after
 from clbench.results.score_tables import marks, means, score_rows
 from clbench.results.statistics import Comparison, Floats, crossed_interval
+from clbench.results.store import Store
 from clbench.suite.baselines import read_baseline
 from clbench.suite.sweeps import own_values
 from tools.findings import (
@@ -157,10 +159,16 @@ def later() -> dict[tuple[Claim, str], Comparison]:
     return answers(cells, question.margin, LATER, (SCORE,))
 
 
+@cache
+def with_stronger(study: Study) -> list[CellResult]:
+    """Return the cells of four or of fifteen tasks with those of the tuned penalty of O-LoRA."""
+    later = study.folder.with_name(f"{study.folder.name}-strong")
+    return [*study.read()[0], *(Store(later).read().cells if later.exists() else ())]
+
+
 def stronger(study: Study) -> dict[tuple[Claim, str], Comparison]:
     """Return `STRONGER` on four or on fifteen tasks, as one family."""
-    cells, question = study.read()
-    return answers(cells, question.margin, STRONGER, (SCORE,))
+    return answers(with_stronger(study), study.read()[1].margin, STRONGER, (SCORE,))
 
 
 def unseen() -> dict[tuple[Claim, str], Comparison]:
@@ -284,7 +292,7 @@ def tables() -> dict[str, str]:
         "heads": heads_table(),
         "settings": settings_table(),
         **{study.name: scores_table(study.read()[0], COLUMNS) for study in (ALL, STAGE)},
-        **{study.name: scores_table(study.read()[0]) for study in (FOUR, FIFTEEN)},
+        **{study.name: scores_table(with_stronger(study)) for study in (FOUR, FIFTEEN)},
         WRITTEN.name: scores_table(WRITTEN.read()[0], reference="lora-shared"),
     }
 

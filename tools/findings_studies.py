@@ -40,6 +40,7 @@ KINDS = (
     "tune-o-lora-higher",
     "tune-seq-star",
     "unlisted",
+    "strong",
     "costs",
     "third",
     "others",

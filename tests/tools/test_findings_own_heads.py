@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers.sequences_page import average, found, scores, shown, text
 
+from clbench.results.score_tables import means, score_rows
 from clbench.results.statistics import crossed_interval, t_quantile
 from clbench.results.store import Store
 from tools import findings_sequences as page
@@ -50,6 +51,19 @@ def test_what_the_page_says_of_four_tasks() -> None:
     ends = plain(ewc.difference), plain(o_lora.difference)
     assert "is ahead of the adapter by {}, O-LoRA by {}. Neither".format(*ends) in readme
     assert f"to differ from a frozen encoder, which ends at {average(2, 'frozen')}." in readme
+
+
+def test_what_the_page_says_of_a_tuned_penalty_of_o_lora() -> None:
+    itself, one, *others = (page.stronger(page.FOUR)[claim, page.SCORE] for claim in page.STRONGER)
+    assert (itself.verdict, one.verdict) == ("equivalent", "better")
+    assert {each.verdict for each in others} == {"no difference shown"}
+    rows = {row["method"]: row for row in means(score_rows(page.with_stronger(page.FOUR)))}
+    ends = plain(rows["o-lora-strong"]["average_mean"]), shown(itself)
+    lost = (signed(rows[name]["bwt_mean"]) for name in ("o-lora-strong", "o-lora"))
+    words = (
+        "ends at {}, equivalent to itself at .5 ({}), with less lost (BWT {} and {}), and ahead of"
+    )
+    assert f"{words} one adapter by {more(one)}.".format(*ends, *lost) in text()
 
 
 def test_what_the_page_says_of_fifteen_tasks() -> None:
