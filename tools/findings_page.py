@@ -115,6 +115,8 @@ def comparisons() -> dict[str, Comparison]:
     for study in sequences.EXPLORED:
         for (claim, _), answer in sequences.explored(study).items():
             found[f"explored {study.name} {' '.join(claim)}"] = answer
+        for (claim, _), answer in sequences.stronger(study).items():
+            found[f"stronger {study.name} {claim.reference}"] = answer
     found |= {f"{task} {method}": answer for (task, method), answer in pretraining()[1].items()}
     found |= {f"head {c.reference}": answer for (c, _), answer in sequences.heads().items()}
     frame = decoder.kept().set_index(["baseline", "seed"])

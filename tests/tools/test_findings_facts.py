@@ -102,7 +102,7 @@ def test_the_readme_says_what_the_page_says() -> None:
     assert round(replay) == 2
     words = f"replay of old rows ({ends[0]}, twice the time), a tenth of the rate for ten times the"
     words = f"{words} steps ({ends[1]}, {slow:.1f} times) and general texts ({ends[2]},"
-    assert f"{words} {general:.0f} times). The last two are shown only with" in readme
+    assert f"{words} {general:.0f} times). The last two are shown only once" in readme
     words = f"at {general:.0f} times the time of plain fine-tuning (`low-rate-long` {slow:.1f},"
     assert f"{words} replay {replay:.1f}):" in text()
     behind = ("dft", "asft", "eaft", "lora", "kl-anchor", "freeze-bottom", "wise-ft", "self-sft")

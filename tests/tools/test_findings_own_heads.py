@@ -64,6 +64,24 @@ def test_what_the_page_says_of_a_tuned_penalty_of_o_lora() -> None:
         "ends at {}, equivalent to itself at .5 ({}), with less lost (BWT {} and {}), and ahead of"
     )
     assert f"{words} one adapter by {more(one)}.".format(*ends, *lost) in text()
+    itself, one, ewc, frozen = (
+        page.stronger(page.FIFTEEN)[claim, page.SCORE] for claim in page.STRONGER
+    )
+    verdicts = [each.verdict for each in (itself, one, ewc, frozen)]
+    assert verdicts == ["better", "better", "worse", "no difference shown"]
+    rows = {row["method"]: row for row in means(score_rows(page.with_stronger(page.FIFTEEN)))}
+    end = plain(rows["o-lora-strong"]["average_mean"])
+    words = f"(`o-lora-strong`, 500 instead of .5) it ends at {end}: {more(itself)} above itself,"
+    words = f"{words} {more(one)} above one adapter and {less(ewc)} behind EWC-LoRA, and no"
+    assert f"{words} difference from that head is shown ({shown(frozen)})." in text()
+    readme = " ".join((page.ROOT / "README.md").read_text("utf-8").split())
+    words = f"With a tuned weight O-LoRA is still behind EWC-LoRA, by {plain(-ewc.difference)}, and"
+    assert f"{words} no difference from the frozen encoder is shown." in readme
+    for study in (page.FOUR, page.FIFTEEN):
+        cells = [c for c in page.with_stronger(study) if c.baseline == "o-lora-strong"]
+        assert sorted(cell.seed for cell in cells) == [*range(10)]
+        (used,) = {tuple(c.settings["method"][k] for k in ("weight", "lr_multiple")) for c in cells}
+        assert used == (500.0, 5.0)
 
 
 def test_what_the_page_says_of_fifteen_tasks() -> None:

@@ -68,6 +68,8 @@ OTHERS = {
     "fifteen o-lora lora-shared average": "better",
     "fifteen o-lora frozen average": "worse",
     "fifteen ewc-lora o-lora average": "better",
+    "stronger fifteen-tasks frozen": NONE,
+    "stronger fifteen-tasks ewc-lora": "worse",
     "unseen ewc-lora frozen": "better",
     "written o-lora lora-shared average": "worse",
     "later o-lora-strong lora-shared": NONE,
