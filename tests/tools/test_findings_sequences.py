@@ -78,7 +78,7 @@ def test_higher_rates_of_a_head_on_frozen_features() -> None:
     }
     assert used == (1e-3, 20000.0)
     ends = [plain(scores(n)["frozen"]["told_mean"]) for n in (0, 1)]
-    assert "told the domain it gets {}, and {} with the stage's loss.".format(*ends) in text()
+    assert "Told the domain it gets {}, and {} with the stage's loss, so".format(*ends) in text()
 
 
 def test_higher_rates_and_weights_of_o_lora() -> None:
