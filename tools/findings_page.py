@@ -70,7 +70,7 @@ def share(*ends: float) -> str:
     return "{} [{}, {}]".format(*(plain(end, 2) for end in ends))
 
 
-def ends(interval: tuple[float, float]) -> str:
+def brackets(interval: tuple[float, float]) -> str:
     """Return an interval of a difference."""
     return "[{}, {}]".format(*map(pairs.signed, interval))
 
@@ -112,11 +112,12 @@ def comparisons() -> dict[str, Comparison]:
     add("lead", sequences.ALL, [Claim("prototypes", name) for name in names], score)
     found |= {f"later {' '.join(claim)}": a for (claim, _), a in sequences.later().items()}
     found |= {f"unseen {' '.join(claim)}": a for (claim, _), a in sequences.unseen().items()}
+    for study in (sequences.FOUR, sequences.FIFTEEN):
+        for (claim, _), answer in sequences.reweighted(study).items():
+            found[f"reweighted {study.name} {claim.reference}"] = answer
     for study in sequences.EXPLORED:
         for (claim, _), answer in sequences.explored(study).items():
             found[f"explored {study.name} {' '.join(claim)}"] = answer
-        for (claim, _), answer in sequences.stronger(study).items():
-            found[f"stronger {study.name} {claim.reference}"] = answer
     found |= {f"{task} {method}": answer for (task, method), answer in pretraining()[1].items()}
     found |= {f"head {c.reference}": answer for (c, _), answer in sequences.heads().items()}
     frame = decoder.kept().set_index(["baseline", "seed"])
@@ -200,20 +201,18 @@ def values() -> dict[str, str]:
             found |= {f"time {name} {method}": f"{x:.2g}" for method, (x, _) in costs.items()}
     for label, study in DRAWN.items():
         found[f"{label} right"] = f"{100 * grpo.first_reward(study):.0f} %"
+    most_frequent = glue.cells()[0].floors[glue.MRPC]
+    assert most_frequent is not None
     for name, own in glue.compared().groupby("baseline"):
         found |= {f"glue {name} {score}": plain(own[score].mean()) for score in glue.SCORES}
-        least = glue.cells()[0].floors[glue.MRPC] or 0.0
-        found[f"glue {name} gained"] = plain(own["learned"].mean() - least)
+        found[f"glue {name} gained"] = plain(own["learned"].mean() - most_frequent)
     found |= {f"time facts {name}": f"{x:.2g}" for name, x in facts.times().items()}
     unseen = sequences.FIFTEEN, sequences.AHEAD, sequences.UNSEEN
-    found["unseen rows"] = ends(sequences.with_other_rows(*unseen))
+    found["unseen rows"] = brackets(sequences.with_other_rows(*unseen))
     for study, claims in sequences.EXPLORED.items():
         for claim in claims:
-            other = ends(sequences.with_other_rows(study, claim))
+            other = brackets(sequences.with_other_rows(study, claim))
             found[f"explored {study.name} {' '.join(claim)} rows"] = other
-    cores = [cell for cell in sequences.ALL.read()[0] if cell.host["device"] == "cpu"]
-    seconds = pd.DataFrame([(c.baseline, c.train_seconds) for c in cores]).groupby(0)[1].median()
-    found["cores ranpac"] = f"{seconds['ranpac'] / seconds['vanilla']:.1f}"
     memory = sequences.multiples(sequences.ALL.read()[0], "vanilla")["ranpac"][1]
     found["memory ranpac"] = f"{memory:.1f}"
     for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):

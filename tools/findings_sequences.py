@@ -99,10 +99,10 @@ CLAIMS = (
 """Comparisons of the average over the tasks after the last stage, fixed before the runs."""
 LATER = tuple(Claim("o-lora-strong", name) for name in ("o-lora", "lora-shared"))
 """Comparisons of written answers, declared when one seed of the stronger penalty had been seen."""
-STRONGER = tuple(
+REWEIGHTED = tuple(
     Claim("o-lora-strong", name) for name in ("o-lora", "lora-shared", "ewc-lora", "frozen")
 )
-"""Comparisons of a tuned penalty of O-LoRA, declared when all other cells were known."""
+"""Comparisons of a tuned weight of O-LoRA, declared when all other cells were known."""
 AHEAD, UNSEEN = Claim("ewc-lora", "frozen"), range(3, 10)
 """A comparison on fifteen tasks that its first three seeds suggested, and seeds to make it on."""
 EXPLORED = {
@@ -160,15 +160,15 @@ def later() -> dict[tuple[Claim, str], Comparison]:
 
 
 @cache
-def with_stronger(study: Study) -> list[CellResult]:
-    """Return the cells of four or of fifteen tasks with those of the tuned penalty of O-LoRA."""
-    later = study.folder.with_name(f"{study.folder.name}-strong")
-    return [*study.read()[0], *(Store(later).read().cells if later.exists() else ())]
+def with_reweighted(study: Study) -> tuple[CellResult, ...]:
+    """Return the cells of four or of fifteen tasks with those of the tuned weight of O-LoRA."""
+    folder = study.folder.with_name(f"{study.folder.name}-strong")
+    return (*study.read()[0], *Store(folder).read().cells)
 
 
-def stronger(study: Study) -> dict[tuple[Claim, str], Comparison]:
-    """Return `STRONGER` on four or on fifteen tasks, as one family."""
-    return answers(with_stronger(study), study.read()[1].margin, STRONGER, (SCORE,))
+def reweighted(study: Study) -> dict[tuple[Claim, str], Comparison]:
+    """Return `REWEIGHTED` on four or on fifteen tasks, as one family."""
+    return answers(with_reweighted(study), study.read()[1].margin, REWEIGHTED, (SCORE,))
 
 
 def unseen() -> dict[tuple[Claim, str], Comparison]:
@@ -181,8 +181,12 @@ def unseen() -> dict[tuple[Claim, str], Comparison]:
 def with_other_rows(
     study: Study, claim: Claim, seeds: Sequence[int] = range(10)
 ) -> tuple[float, float]:
-    """Return the interval of a comparison for other seeds and other rows."""
+    """Return the interval of a comparison for other seeds and other rows; not joint.
+
+    `seeds` are those to use of the ones that both methods have.
+    """
     cells = {(c.baseline, c.seed): c for c in study.read()[0]}
+    seeds = [seed for seed in seeds if all((name, seed) in cells for name in claim)]
     tables = []
     for task in range(len(cells[claim.method, seeds[0]].tasks)):
         ours, theirs = (
@@ -292,7 +296,7 @@ def tables() -> dict[str, str]:
         "heads": heads_table(),
         "settings": settings_table(),
         **{study.name: scores_table(study.read()[0], COLUMNS) for study in (ALL, STAGE)},
-        **{study.name: scores_table(with_stronger(study)) for study in (FOUR, FIFTEEN)},
+        **{study.name: scores_table(with_reweighted(study)) for study in (FOUR, FIFTEEN)},
         WRITTEN.name: scores_table(WRITTEN.read()[0], reference="lora-shared"),
     }
 

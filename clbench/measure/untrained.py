@@ -1,8 +1,7 @@
-"""Scores on tasks that the model has not been trained on yet."""
+"""Scores of tasks that have not been trained yet."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import fmean
 
 from clbench.measure.rows import PreparedScenario, RowScorer
@@ -10,24 +9,28 @@ from clbench.methods.base import Vanilla
 from clbench.training.context import Context
 
 
-def score_before(
-    scenario: PreparedScenario, context: Context, task: int, shown: Mapping[str, int]
+def untrained_score(
+    scenario: PreparedScenario, context: Context, task: int, shown: dict[str, int]
 ) -> float:
-    """Return the main score of a task that the method has not been trained on.
+    """Return the main score of a task before its stage, with the weights of now.
 
     `shown` are the outputs in use of each growing head; a missing one uses all.
     """
     model = context.model
-    before, model.shown = model.shown, dict(shown)
-    score = RowScorer(scenario, Vanilla(), context, None).main_score(task)
-    model.shown = before
-    return score
+    before, model.shown = model.shown, shown
+    try:
+        return RowScorer(scenario, Vanilla(), context, None).main_score(task)
+    finally:
+        model.shown = before
 
 
 def scores_of_base(scenario: PreparedScenario, context: Context) -> tuple[list[float], float]:
-    """Return the base model's score on each task when it is next, and the mean in the end."""
-    shown, tasks = scenario.shown, range(len(scenario.scored))
-    first = last = [score_before(scenario, context, j, shown(j + 1)) for j in tasks]
-    if shown(len(tasks)):  # the last row of R is among all classes
-        last = [score_before(scenario, context, j, {}) for j in tasks]
+    """Return the base model's score on each task when it is next.
+
+    And the mean over the tasks of its scores in the end, among all classes.
+    """
+    tasks = range(len(scenario.scored))
+    first = last = [untrained_score(scenario, context, j, scenario.shown(j + 1)) for j in tasks]
+    if scenario.shown(len(tasks)):  # the last row of R is among all classes
+        last = [untrained_score(scenario, context, j, {}) for j in tasks]
     return first, fmean(last)

@@ -16,7 +16,7 @@ from clbench.measure.divergence import Divergence
 from clbench.measure.pretraining_scorer import HarnessScores, harness_scores
 from clbench.measure.relearning import relearn
 from clbench.measure.rows import BEFORE, LinearProbes, PreparedScenario, ProbeRow, Row, RowScorer
-from clbench.measure.untrained import score_before, scores_of_base
+from clbench.measure.untrained import scores_of_base, untrained_score
 from clbench.methods.base import Method, Vanilla, at_rate
 from clbench.models.classifier import TaskModel
 from clbench.runner.cell_stages import CellStages, ComputeSettings
@@ -311,7 +311,7 @@ class CellRunner:
             measures = self._capabilities.measure(stage.index + 1)
             if (task := stage.index + 1) < len(self._untrained):
                 shown = self.scenario.shown(task + 1)
-                score = score_before(self.scenario, self.context, task, shown)
+                score = untrained_score(self.scenario, self.context, task, shown)
                 measures["ahead"] = score - self._untrained[task]
         if self._divergence is not None:
             measures |= self._divergence.measure(stage.index)

@@ -78,19 +78,21 @@ def test_what_is_said_of_learning_less_and_of_replay_beside_a_low_rate() -> None
     for name, words in (
         (
             "replay",
-            "It learned {} less of the new ones on average, on {} of 20 seeds, which is not",
+            "It learned {} less of the new ones on average, on {} of 20 seeds, a difference",
         ),
         ("low-rate-long", "is not shown to learn less (by {} on average, on {} of 20 seeds)."),
     ):
         differences = new[name] - new["vanilla"]
         ends = plain(-differences.mean()), (differences < 0).sum()
         assert words.format(*ends) in text()
-    assert f"in this family of {len(page.against_vanilla())} comparisons." in text()
+    assert f"that this family of {len(page.against_vanilla())} comparisons does not show." in text()
     found = page.explored()
     words = (
         f"is ahead of `low-rate-long` by {more(found['average'])}, and keeps {more(found['p_o'])}"
     )
-    assert f"{words} more." in text()
+    new = found["p_s"]
+    assert new.verdict == "no difference shown"
+    assert f"{words} more, with no difference in learning shown ({ends_of(new)})." in text()
 
 
 def test_the_readme_says_what_the_page_says() -> None:

@@ -54,31 +54,34 @@ def test_what_the_page_says_of_four_tasks() -> None:
 
 
 def test_what_the_page_says_of_a_tuned_penalty_of_o_lora() -> None:
-    itself, one, *others = (page.stronger(page.FOUR)[claim, page.SCORE] for claim in page.STRONGER)
+    found, later = page.reweighted(page.FOUR), page.reweighted(page.FIFTEEN)
+    itself, one, *others = (found[claim, page.SCORE] for claim in page.REWEIGHTED)
     assert (itself.verdict, one.verdict) == ("equivalent", "better")
     assert {each.verdict for each in others} == {"no difference shown"}
-    rows = {row["method"]: row for row in means(score_rows(page.with_stronger(page.FOUR)))}
+    words = "No difference is shown from EWC-LoRA ({}) or from a head on frozen features ({})."
+    assert words.format(*map(shown, others)) in text()
+    rows = {row["method"]: row for row in means(score_rows(page.with_reweighted(page.FOUR)))}
     ends = plain(rows["o-lora-strong"]["average_mean"]), shown(itself)
     lost = (signed(rows[name]["bwt_mean"]) for name in ("o-lora-strong", "o-lora"))
-    words = (
-        "ends at {}, equivalent to itself at .5 ({}), with less lost (BWT {} and {}), and ahead of"
-    )
+    words = "ends at {}, equivalent to itself at .5 ({}), with less lost by the means"
+    words = f"{words} (BWT {{}} and {{}}), and ahead of"
     assert f"{words} one adapter by {more(one)}.".format(*ends, *lost) in text()
-    itself, one, ewc, frozen = (
-        page.stronger(page.FIFTEEN)[claim, page.SCORE] for claim in page.STRONGER
-    )
+    itself, one, ewc, frozen = (later[claim, page.SCORE] for claim in page.REWEIGHTED)
     verdicts = [each.verdict for each in (itself, one, ewc, frozen)]
     assert verdicts == ["better", "better", "worse", "no difference shown"]
-    rows = {row["method"]: row for row in means(score_rows(page.with_stronger(page.FIFTEEN)))}
+    rows = {row["method"]: row for row in means(score_rows(page.with_reweighted(page.FIFTEEN)))}
     end = plain(rows["o-lora-strong"]["average_mean"])
     words = f"(`o-lora-strong`, 500 instead of .5) it ends at {end}: {more(itself)} above itself,"
     words = f"{words} {more(one)} above one adapter and {less(ewc)} behind EWC-LoRA, and no"
     assert f"{words} difference from that head is shown ({shown(frozen)})." in text()
     readme = " ".join((page.ROOT / "README.md").read_text("utf-8").split())
-    words = f"With a tuned weight O-LoRA is still behind EWC-LoRA, by {plain(-ewc.difference)}, and"
-    assert f"{words} no difference from the frozen encoder is shown." in readme
+    words = f"it is still behind EWC-LoRA, by {plain(-ewc.difference)}, and ends"
+    words = f"{words} {plain(-frozen.difference)} below the frozen encoder, which is not shown to"
+    class_means = page.explored(page.FIFTEEN)[page.EXPLORED[page.FIFTEEN][0], page.SCORE]
+    ends = f"Class means end {plain(class_means.difference)} behind EWC-LoRA there"
+    assert f"{words} to be a difference. {ends} (compared after the runs)." in readme
     for study in (page.FOUR, page.FIFTEEN):
-        cells = [c for c in page.with_stronger(study) if c.baseline == "o-lora-strong"]
+        cells = [c for c in page.with_reweighted(study) if c.baseline == "o-lora-strong"]
         assert sorted(cell.seed for cell in cells) == [*range(10)]
         (used,) = {tuple(c.settings["method"][k] for k in ("weight", "lr_multiple")) for c in cells}
         assert used == (500.0, 5.0)
@@ -141,7 +144,11 @@ def test_what_the_page_says_of_fifteen_tasks() -> None:
     ends = average(3, "prototypes"), more(one[1])
     words = "`prototypes` ends at {}, behind EWC-LoRA by {} (for other rows, too, [{}, {}]) and"
     words = words.format(*ends, *map(plain, page.with_other_rows(page.FIFTEEN, one[0][0])))
-    assert f"{words} behind a head on the same features by {less(other[1])}." in text()
+    words = f"{words} behind a head on the same features by {less(other[1])} (for other rows, too,"
+    low, high = page.with_other_rows(page.FIFTEEN, other[0][0])
+    assert f"{words} [{plain(-high)}, {plain(-low)}])." in text()
+    ends = [scores(2)[name]["average_mean"] for name in ("prototypes", "ewc-lora", "frozen")]
+    assert max(ends) == ends[0]  # "On the four tasks class means ended highest of the three"
     ends_of = {(cell.baseline, cell.seed): cell.scores["average"] for cell in cells}
     for method, reference, low, words in (
         ("o-lora", "lora-shared", "lora-shared", "eight seeds O-LoRA is {} ahead on average."),

@@ -205,6 +205,9 @@ def test_higher_weights_of_o_lora_on_four_tasks() -> None:
     least, *rest = (plain(best[weight]) for weight in sorted(best))
     words = "{}, {}, {}, {} and {} with weights of 5, 50, 500, 5,000 and 50,000, and {} with .5."
     assert f"varied it: at best {words.format(*rest, least)}" in text()
+    assert best[0.5] < best[5.0] < best[50.0] < best[500.0]  # the rule: the best of the nine, and
+    assert best[5000.0] < best[500.0] < best[50000.0]  # not beaten by the next; "50,000 … one more"
+    assert best[50000.0] - best[500.0] == pytest.approx(1 / 640)
     used = read_baseline(str(page.FOUR.tuning / "o-lora-strong.toml")).settings
     assert (used["weight"], used["lr_multiple"]) == (500.0, 5.0)
 

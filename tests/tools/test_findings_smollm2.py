@@ -80,9 +80,7 @@ def test_what_the_readme_says_of_smollm2() -> None:
     assert "Only general texts mixed into training are shown to add less loss" in readme
     found = comparisons()["written o-lora lora-shared average"]
     assert found.verdict == "worse"
-    words = (
-        f"O-LoRA at its authors' weight ends {plain(-found.difference)} behind one adapter on the"
-    )
+    words = f"O-LoRA at a weight of .5 ends {plain(-found.difference)} behind one adapter on the"
     assert f"{words} four tasks" in readme
 
 
