@@ -54,8 +54,8 @@ def test_what_the_page_says_of_four_tasks() -> None:
 
 
 def test_what_the_page_says_of_a_tuned_penalty_of_o_lora() -> None:
-    found, later = page.reweighted(page.FOUR), page.reweighted(page.FIFTEEN)
-    itself, one, *others = (found[claim, page.SCORE] for claim in page.REWEIGHTED)
+    four, fifteen = page.reweighted(page.FOUR), page.reweighted(page.FIFTEEN)
+    itself, one, *others = (four[claim, page.SCORE] for claim in page.REWEIGHTED)
     assert (itself.verdict, one.verdict) == ("equivalent", "better")
     assert {each.verdict for each in others} == {"no difference shown"}
     words = "No difference is shown from EWC-LoRA ({}) or from a head on frozen features ({})."
@@ -66,7 +66,7 @@ def test_what_the_page_says_of_a_tuned_penalty_of_o_lora() -> None:
     words = "ends at {}, equivalent to itself at .5 ({}), with less lost by the means"
     words = f"{words} (BWT {{}} and {{}}), and ahead of"
     assert f"{words} one adapter by {more(one)}.".format(*ends, *lost) in text()
-    itself, one, ewc, frozen = (later[claim, page.SCORE] for claim in page.REWEIGHTED)
+    itself, one, ewc, frozen = (fifteen[claim, page.SCORE] for claim in page.REWEIGHTED)
     verdicts = [each.verdict for each in (itself, one, ewc, frozen)]
     assert verdicts == ["better", "better", "worse", "no difference shown"]
     rows = {row["method"]: row for row in means(score_rows(page.with_reweighted(page.FIFTEEN)))}
@@ -76,7 +76,7 @@ def test_what_the_page_says_of_a_tuned_penalty_of_o_lora() -> None:
     assert f"{words} difference from that head is shown ({shown(frozen)})." in text()
     readme = " ".join((page.ROOT / "README.md").read_text("utf-8").split())
     words = f"it is still behind EWC-LoRA, by {plain(-ewc.difference)}, and ends"
-    words = f"{words} {plain(-frozen.difference)} below the frozen encoder, which is not shown to"
+    words = f"{words} {plain(-frozen.difference)} below the frozen encoder, which is not shown"
     class_means = page.explored(page.FIFTEEN)[page.EXPLORED[page.FIFTEEN][0], page.SCORE]
     ends = f"Class means end {plain(class_means.difference)} behind EWC-LoRA there"
     assert f"{words} to be a difference. {ends} (compared after the runs)." in readme
