@@ -245,7 +245,8 @@ def settings_text(study: Study, name: str) -> str:
     if not path.exists():
         return ""
     baseline = read_baseline(str(path))
-    ends = {key: {min(axis), max(axis)} for key, axis in baseline.sweep.items()}
+    axes = {key: axis for key, axis in baseline.sweep.items() if not isinstance(axis[0], str)}
+    ends = {key: {min(axis), max(axis)} for key, axis in axes.items()}
     return ", ".join(
         f"`{key}` {setting(value)}{'*' if value in ends.get(key, ()) else ''}"
         for key, value in own_values(baseline).items()
