@@ -199,6 +199,7 @@ def values() -> dict[str, str]:
         if study is not sequences.WRITTEN:
             costs = sequences.multiples(study.read()[0], "vanilla")
             found |= {f"time {name} {method}": f"{x:.2g}" for method, (x, _) in costs.items()}
+            found |= {f"memory {name} {method}": f"{x:.1f}" for method, (_, x) in costs.items()}
     for label, study in DRAWN.items():
         found[f"{label} right"] = f"{100 * grpo.first_reward(study):.0f} %"
     most_frequent = glue.cells()[0].floors[glue.MRPC]
@@ -213,8 +214,6 @@ def values() -> dict[str, str]:
         for claim in claims:
             other = brackets(sequences.with_other_rows(study, claim))
             found[f"explored {study.name} {' '.join(claim)} rows"] = other
-    memory = sequences.multiples(sequences.ALL.read()[0], "vanilla")["ranpac"][1]
-    found["memory ranpac"] = f"{memory:.1f}"
     for name, pattern in (("head", "head (.+)"), ("lead", LEADS)):
         verdicts = [comparisons()[key].verdict for key in matching(pattern).values()]
         found[f"{name} count"] = f"{verdicts.count('better')} of {len(verdicts)}"
@@ -352,12 +351,18 @@ def panels() -> dict[str, Panels]:
     leads = {f"{n} − prototypes": key for n, key in matching("all (.+) prototypes .+").items()}
     leads |= {f"prototypes − {name}": key for name, key in matching(LEADS).items()}
     found["class-means"] = {"share of intents that are right after ten steps": {"": leads}}
-    found["own-heads"] = {"mean accuracy on the tasks after the last": {
-        SEQUENCES[name].label: {
+    own_heads = {
+        study.label: {
             " − ".join(pair.split()): key for pair, key in matching(f"{name} (.+) average").items()
         }
-        for name in ("four", "fifteen", "written")
-    }}  # fmt: skip
+        | {
+            f"o-lora-strong − {name}": key
+            for name, key in matching(f"reweighted {study.name} (.+)").items()
+        }
+        for name, study in SEQUENCES.items()
+        if study not in (sequences.ALL, sequences.STAGE)
+    }
+    found["own-heads"] = {"mean accuracy on the tasks after the last": own_heads}
     found["lora"] = {
         title: {
             label: {row: f"glue {name} {rate} {score}" for rate, row in glue.RATES.items()}
