@@ -112,9 +112,9 @@ def comparisons() -> dict[str, Comparison]:
     add("lead", sequences.ALL, [Claim("prototypes", name) for name in names], score)
     found |= {f"later {' '.join(claim)}": a for (claim, _), a in sequences.later().items()}
     found |= {f"unseen {' '.join(claim)}": a for (claim, _), a in sequences.unseen().items()}
-    for study in (sequences.FOUR, sequences.FIFTEEN):
-        for (claim, _), answer in sequences.reweighted(study).items():
-            found[f"reweighted {study.name} {claim.reference}"] = answer
+    for study in sequences.RETUNED:
+        for (claim, _), answer in sequences.retuned(study).items():
+            found[f"retuned {study.name} {claim.reference}"] = answer
     for study in sequences.EXPLORED:
         for (claim, _), answer in sequences.explored(study).items():
             found[f"explored {study.name} {' '.join(claim)}"] = answer
@@ -357,7 +357,7 @@ def panels() -> dict[str, Panels]:
         }
         | {
             f"o-lora-strong − {name}": key
-            for name, key in matching(f"reweighted {study.name} (.+)").items()
+            for name, key in matching(f"retuned {study.name} (.+)").items()
         }
         for name, study in SEQUENCES.items()
         if study not in (sequences.ALL, sequences.STAGE)

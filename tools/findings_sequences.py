@@ -99,10 +99,15 @@ CLAIMS = (
 """Comparisons of the average over the tasks after the last stage, fixed before the runs."""
 LATER = tuple(Claim("o-lora-strong", name) for name in ("o-lora", "lora-shared"))
 """Comparisons of written answers, declared when one seed of the stronger penalty had been seen."""
-REWEIGHTED = tuple(
+STRONG = tuple(
     Claim("o-lora-strong", name) for name in ("o-lora", "lora-shared", "ewc-lora", "frozen")
 )
-"""Comparisons of a tuned weight of O-LoRA, declared when all other cells were known."""
+LOW = tuple(Claim("seq-star-low", name) for name in ("seq-star", "frozen"))
+RETUNED = {FOUR: ("strong", STRONG), FIFTEEN: ("strong", STRONG)}
+"""Comparisons of baselines that were tuned further, declared when all other cells were known.
+
+With the end of the name of the folder that has their cells.
+"""
 AHEAD, UNSEEN = Claim("ewc-lora", "frozen"), range(3, 10)
 """A comparison on fifteen tasks that its first three seeds suggested, and seeds to make it on."""
 EXPLORED = {
@@ -160,15 +165,18 @@ def later() -> dict[tuple[Claim, str], Comparison]:
 
 
 @cache
-def with_reweighted(study: Study) -> tuple[CellResult, ...]:
-    """Return the cells of four or of fifteen tasks with those of the tuned weight of O-LoRA."""
-    folder = study.folder.with_name(f"{study.folder.name}-strong")
-    return (*study.read()[0], *Store(folder).read().cells)
+def with_retuned(study: Study) -> tuple[CellResult, ...]:
+    """Return the cells of a study with those of the baseline that was tuned further, if any."""
+    cells, _ = study.read()
+    if study not in RETUNED:
+        return tuple(cells)
+    folder = study.folder.with_name(f"{study.folder.name}-{RETUNED[study][0]}")
+    return (*cells, *Store(folder).read().cells)
 
 
-def reweighted(study: Study) -> dict[tuple[Claim, str], Comparison]:
-    """Return `REWEIGHTED` on four or on fifteen tasks, as one family."""
-    return answers(with_reweighted(study), study.read()[1].margin, REWEIGHTED, (SCORE,))
+def retuned(study: Study) -> dict[tuple[Claim, str], Comparison]:
+    """Return the study's `RETUNED`, as one family."""
+    return answers(with_retuned(study), study.read()[1].margin, RETUNED[study][1], (SCORE,))
 
 
 def unseen() -> dict[tuple[Claim, str], Comparison]:
@@ -296,8 +304,8 @@ def tables() -> dict[str, str]:
         "claims": claims_table(),
         "heads": heads_table(),
         "settings": settings_table(),
-        **{study.name: scores_table(study.read()[0], COLUMNS) for study in (ALL, STAGE)},
-        **{study.name: scores_table(with_reweighted(study)) for study in (FOUR, FIFTEEN)},
+        **{study.name: scores_table(with_retuned(study), COLUMNS) for study in (ALL, STAGE)},
+        **{study.name: scores_table(with_retuned(study)) for study in (FOUR, FIFTEEN)},
         WRITTEN.name: scores_table(WRITTEN.read()[0], reference="lora-shared"),
     }
 

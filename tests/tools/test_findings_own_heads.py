@@ -54,22 +54,22 @@ def test_what_the_page_says_of_four_tasks() -> None:
 
 
 def test_what_the_page_says_of_a_tuned_penalty_of_o_lora() -> None:
-    four, fifteen = page.reweighted(page.FOUR), page.reweighted(page.FIFTEEN)
-    itself, one, *others = (four[claim, page.SCORE] for claim in page.REWEIGHTED)
+    four, fifteen = page.retuned(page.FOUR), page.retuned(page.FIFTEEN)
+    itself, one, *others = (four[claim, page.SCORE] for claim in page.STRONG)
     assert (itself.verdict, one.verdict) == ("equivalent", "better")
     assert {each.verdict for each in others} == {"no difference shown"}
     words = "No difference is shown from EWC-LoRA ({}) or from a head on frozen features ({})."
     assert words.format(*map(shown, others)) in text()
-    rows = {row["method"]: row for row in means(score_rows(page.with_reweighted(page.FOUR)))}
+    rows = {row["method"]: row for row in means(score_rows(page.with_retuned(page.FOUR)))}
     ends = plain(rows["o-lora-strong"]["average_mean"]), shown(itself)
     lost = (signed(rows[name]["bwt_mean"]) for name in ("o-lora-strong", "o-lora"))
     words = "ends at {}, equivalent to itself at .5 ({}), with less lost by the means"
     words = f"{words} (BWT {{}} and {{}}), and ahead of"
     assert f"{words} one adapter by {more(one)}.".format(*ends, *lost) in text()
-    itself, one, ewc, frozen = (fifteen[claim, page.SCORE] for claim in page.REWEIGHTED)
+    itself, one, ewc, frozen = (fifteen[claim, page.SCORE] for claim in page.STRONG)
     verdicts = [each.verdict for each in (itself, one, ewc, frozen)]
     assert verdicts == ["better", "better", "worse", "no difference shown"]
-    rows = {row["method"]: row for row in means(score_rows(page.with_reweighted(page.FIFTEEN)))}
+    rows = {row["method"]: row for row in means(score_rows(page.with_retuned(page.FIFTEEN)))}
     end = plain(rows["o-lora-strong"]["average_mean"])
     words = f"(`o-lora-strong`, 500 instead of .5) it ends at {end}: {more(itself)} above itself,"
     words = f"{words} {more(one)} above one adapter and {less(ewc)} behind EWC-LoRA, and no"
@@ -81,7 +81,7 @@ def test_what_the_page_says_of_a_tuned_penalty_of_o_lora() -> None:
     ends = f"Class means end {plain(class_means.difference)} behind EWC-LoRA there"
     assert f"{words} to be a difference. {ends} (compared after the runs)." in readme
     for study in (page.FOUR, page.FIFTEEN):
-        cells = [c for c in page.with_reweighted(study) if c.baseline == "o-lora-strong"]
+        cells = [c for c in page.with_retuned(study) if c.baseline == "o-lora-strong"]
         assert sorted(cell.seed for cell in cells) == [*range(10)]
         (used,) = {tuple(c.settings["method"][k] for k in ("weight", "lr_multiple")) for c in cells}
         assert used == (500.0, 5.0)

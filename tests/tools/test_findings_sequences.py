@@ -197,6 +197,25 @@ def test_what_the_page_says_of_class_means() -> None:
     assert f"{words} {plain(gain.difference)} to them." in readme
 
 
+def test_lower_rates_of_seq_star_with_the_stages_classes() -> None:
+    folders = (f"findings-clinc150-stage-tune-seq-star{part}" for part in ("", "-fifth", "-tenth"))
+    found = {
+        (cell.settings["method"]["lr_multiple"], cell.settings["method"]["head_lr"]): plain(
+            cell.scores["average"]
+        )
+        for folder in folders
+        for cell in Store(page.REFERENCE / folder).read().cells
+    }
+    ends = (found[key] for key in ((0.1, 0.01), (0.05, 0.01), (0.1, 0.003), (0.05, 0.003)))
+    words = "as tuned {} on the tuning rows, half the encoder's rate {}, a third of the head's {},"
+    assert f"{words} both {{}}.".format(*ends) in text()
+    ends = found[0.02, 0.01], found[0.01, 0.01]
+    assert "of the encoder's rate, {} and {}, make half of it".format(*ends) in text()
+    assert max(found.values()) == found[0.05, 0.01]
+    used = read_baseline(str(page.STAGE.tuning / "seq-star-low.toml")).settings
+    assert (used["lr_multiple"], used["head_lr"]) == (0.05, 0.01)
+
+
 def test_higher_weights_of_o_lora_on_four_tasks() -> None:
     folders = (f"findings-sequence-4-tune{part}" for part in ("", "-o-lora", "-o-lora-higher"))
     best: dict[float, float] = {}
