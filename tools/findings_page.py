@@ -192,10 +192,10 @@ def values() -> dict[str, str]:
     found["seeds self-replay-tenth"] = str(smollm2.beside(smollm2.LATER)["seed"].nunique())
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
     for name, study in SEQUENCES.items():
-        found |= {f"{name} {method}": plain(x) for method, x in averages(study).items()}
-        if study in (sequences.ALL, sequences.STAGE):
-            rows = means(score_rows(study.read()[0]))
-            found |= {f"told {name} {row['method']}": plain(row["told_mean"]) for row in rows}
+        for row in means(score_rows(sequences.with_retuned(study))):
+            found[f"{name} {row['method']}"] = plain(row["average_mean"])
+            if study in (sequences.ALL, sequences.STAGE):
+                found[f"told {name} {row['method']}"] = plain(row["told_mean"])
         if study is not sequences.WRITTEN:
             costs = sequences.multiples(study.read()[0], "vanilla")
             found |= {f"time {name} {method}": f"{x:.2g}" for method, (x, _) in costs.items()}

@@ -69,6 +69,7 @@ OTHERS = {
     "fifteen o-lora frozen average": "worse",
     "fifteen ewc-lora o-lora average": "better",
     "retuned fifteen-tasks frozen": NONE,
+    "retuned clinc150-stage frozen": "better",
     "retuned fifteen-tasks ewc-lora": "worse",
     "unseen ewc-lora frozen": "better",
     "written o-lora lora-shared average": "worse",
