@@ -25,12 +25,12 @@ def untrained_score(
 
 
 def scores_of_base(scenario: PreparedScenario, context: Context) -> tuple[list[float], float]:
-    """Return the base model's score on each task when it is next.
+    """Return the base model's score on each task when it is next, and the mean of its last scores.
 
-    And the mean over the tasks of its scores in the end, among all classes.
+    The last scores are those on each task among all classes, as in the last row of R.
     """
     tasks = range(len(scenario.scored))
     first = last = [untrained_score(scenario, context, j, scenario.shown(j + 1)) for j in tasks]
-    if scenario.shown(len(tasks)):  # the last row of R is among all classes
+    if scenario.shown(len(tasks)):
         last = [untrained_score(scenario, context, j, {}) for j in tasks]
     return first, fmean(last)
