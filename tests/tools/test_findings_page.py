@@ -15,6 +15,7 @@ from clbench.results.archive import read_archive
 from clbench.results.matched import LEVELS
 from clbench.results.store import Store
 from clbench.suite.read import read_suite
+from tools import findings_answers as answers
 from tools import findings_page as page
 from tools import findings_studies as studies
 from tools.findings import REFERENCE, plain
@@ -75,7 +76,7 @@ OTHERS = {
     "written o-lora lora-shared average": "worse",
     "later o-lora-strong lora-shared": NONE,
     "glue equal": NONE,
-    **{f"drawn {n} p_o": "worse" for n in page.grpo.SELDOM.others},
+    **{f"drawn {n} p_o": "worse" for n in answers.grpo.SELDOM.others},
     "able grpo-quarter p_o": NONE,
     "glue lora-shared vanilla-quarter learned": "worse",
     "glue lora-double vanilla-half average": "worse",
@@ -117,7 +118,7 @@ def mean(folder: str, baseline: str, task: int | None) -> float:
     cells = [json.loads(data) for data in read_archive(REFERENCE / folder).values()]
     own = [cell for cell in cells if cell["baseline"] == baseline]
     if folder == "findings-decoder":
-        own = [cell for cell in own if cell["seed"] in {*page.decoder.kept()["seed"]}]
+        own = [cell for cell in own if cell["seed"] in {*answers.decoder.kept()["seed"]}]
     return fmean(fmean(c["R"][-1]) if task is None else c["R"][-1][task] for c in own)
 
 
@@ -143,7 +144,7 @@ def test_what_is_said_to_be_ahead_is_shown_to_be() -> None:
     _, short, *_ = re.split(r"^## ", text(), flags=re.MULTILINE)
     assert short.startswith("In short\n")
     names = re.findall(r"<!--=(.+?)-->", short)
-    found = [page.comparisons()[name] for name in names if name in page.comparisons()]
+    found = [answers.comparisons()[name] for name in names if name in answers.comparisons()]
     assert len(found) == 9
     assert {each.verdict for each in found} == {"better"}
 
@@ -168,47 +169,47 @@ def test_each_question_has_a_figure_three_sentences_and_what_would_change_it() -
 
 
 def test_the_words_are_those_of_the_verdicts() -> None:
-    found = {name: answer.verdict for name, answer in page.comparisons().items()}
+    found = {name: answer.verdict for name, answer in answers.comparisons().items()}
     expected = {f"{n} {s}": v for n, both in VERDICTS.items() for s, v in zip(
         page.SCORES, both, strict=True)} | OTHERS  # fmt: skip
     assert {name: found[name] for name in expected} == expected
-    assert {page.strongest(study) for study in page.pairs.STUDIES} == {"low-rate-recadam"}
+    assert {answers.strongest(study) for study in answers.pairs.STUDIES} == {"low-rate-recadam"}
     from_half = {v for k, v in found.items() if k.endswith(" low-rate-recadam p")}
     assert from_half == {NONE, "equivalent", "worse"}  # none is better
-    *_, best = (n for n in page.averages(page.sequences.ALL) if n not in page.CLASS_MEANS)
+    *_, best = (n for n in answers.averages(answers.sequences.ALL) if n not in answers.CLASS_MEANS)
     assert best == "seq-star"
 
 
 def test_no_rate_is_shown_to_lose_more_of_mrpc_than_lora_or_less() -> None:
-    found = {k: v.verdict for k, v in page.comparisons().items() if k.startswith("glue lora")}
+    found = {k: v.verdict for k, v in answers.comparisons().items() if k.startswith("glue lora")}
     assert {v for k, v in found.items() if k.endswith((" lost", " bwt"))} == {NONE}
     assert [*found.values()].count("worse") == 3  # none is better
     assert {*found.values()} == {NONE, "worse"}
 
 
 def test_the_words_on_the_decoder_are_those_of_the_cells() -> None:
-    decoder = page.decoder
+    decoder = answers.decoder
     own, *others = (decoder.r2(name, "p_o") for name in ("forward_kl", "p_s", "divergence"))
     assert own[1] > max(high for _, _, high in others)  # "better than KL on other text"
     assert decoder.r2_of_logarithm("divergence") > decoder.r2_of_logarithm("forward_kl")
     unseen = [decoder.r2(n, "p_o", unseen=True) for n in ("forward_kl", "divergence")]
     assert unseen[0][1] > 0.0 > unseen[1][1]  # "also for methods that the fit has not seen"
     assert decoder.rank_correlation("divergence") < decoder.rank_correlation("forward_kl") < 0.0
-    changes = {n: page.comparisons()[f"change {n} p_o"].verdict for n in page.CHANGES}
+    changes = {n: answers.comparisons()[f"change {n} p_o"].verdict for n in answers.CHANGES}
     assert {n for n, verdict in changes.items() if verdict == "better"} == {
         "vanilla-half",
         "vanilla-quarter",
     }
     for method in decoder.ON_POLICY:  # "nothing can be compared at the levels … fixed beforehand"
         assert all(decoder.matched(method, level) is None for level in LEVELS)
-    back = re.findall(r"\.\d+", page.relearning_values()["again back"])
+    back = re.findall(r"\.\d+", answers.relearning_values()["again back"])
     assert max(map(float, back)) < 0.5  # "Little"
 
 
 @pytest.mark.parametrize(
     ("name", "folder", "method", "reference", "task"),
     [
-        ("minilm bertcl-combined low-rate p_s", "findings-minilm", *page.pairs.CLAIMS[0], -1),
+        ("minilm bertcl-combined low-rate p_s", "findings-minilm", *answers.pairs.CLAIMS[0], -1),
         ("tiny recadam vanilla p_o", "findings", "recadam", "vanilla", 0),
         ("masked LM ewc-mlm", "findings-pretraining", "ewc-mlm", "vanilla", 0),
         ("all klda prototypes average", "findings-clinc150", "klda", "prototypes", None),
@@ -222,17 +223,17 @@ def test_differences_follow_from_the_files(
     name: str, folder: str, method: str, reference: str, task: int | None
 ) -> None:
     difference = mean(folder, method, task) - mean(folder, reference, task)
-    assert page.comparisons()[name].difference == pytest.approx(difference)
+    assert answers.comparisons()[name].difference == pytest.approx(difference)
 
 
 def test_the_lost_facts_that_come_back_follow_from_the_files() -> None:
-    lost = page.relearned()
-    tries = lost[list(page.TRIES)]
-    assert len(lost) == page.decoder.kept()["relearned"].notna().sum()
-    assert (tries.iloc[:, 0] - tries.iloc[:, 1]).min() >= page.decoder.FORGOT - 1e-9
-    by_seed = lost.groupby("seed")[list(page.TRIES)].mean().to_numpy()
+    lost = answers.relearned()
+    tries = lost[list(answers.TRIES)]
+    assert len(lost) == answers.decoder.kept()["relearned"].notna().sum()
+    assert (tries.iloc[:, 0] - tries.iloc[:, 1]).min() >= answers.decoder.FORGOT - 1e-9
+    by_seed = lost.groupby("seed")[list(answers.TRIES)].mean().to_numpy()
     back = (by_seed[:, 4] - by_seed[:, 1]) / (by_seed[:, 0] - by_seed[:, 1])
-    assert page.relearning_values()["again back"].startswith(f"{plain(back.mean(), 2)} [")
+    assert answers.relearning_values()["again back"].startswith(f"{plain(back.mean(), 2)} [")
 
 
 def test_hours_count_cells_that_run_at_once_only_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from helpers.sequences_page import STUDIES, average, found, scores, shown, text
 from clbench.results.score_tables import means, score_rows
 from clbench.results.store import Store
 from clbench.suite.baselines import read_baseline
-from tools import findings_page
+from tools import findings_answers
 from tools import findings_sequences as page
 from tools.findings import Claim, more, plain
 
@@ -190,7 +190,7 @@ def test_what_the_page_says_of_class_means() -> None:
         f"(`prototypes`; deep SLDA, Hayes & Kanan 2020) ends at {average(0, 'prototypes')}"
         in text()
     )
-    lead = findings_page.comparisons()["lead prototypes seq-star average"]
+    lead = findings_answers.comparisons()["lead prototypes seq-star average"]
     assert (lead.pairs, lead.verdict) == (10, "better")
     assert (
         f"ahead of SEQ\\*, the best method that trains, by {shown(lead, plain)}, a lead" in text()

@@ -14,7 +14,7 @@ from clbench.results.store import Store
 from clbench.suite.read import read_suite
 from tools import findings_smollm2 as page
 from tools.findings import REFERENCE, filled, plain
-from tools.findings_page import comparisons
+from tools.findings_answers import comparisons
 from tools.findings_smollm2 import GENERAL, RATES
 
 NONE = "no difference shown"
