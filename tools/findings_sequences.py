@@ -5,8 +5,10 @@ python -m tools.findings_sequences
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -261,6 +263,38 @@ def settings_text(study: Study, name: str) -> str:
     )
 
 
+def trials_table() -> str:
+    """Return a Markdown table of later trials; the scores of settings in use are bold."""
+    rows = []
+    for study in TUNED:
+        trials: dict[str, list[CellResult]] = {}
+        for folder in sorted(study.folder.parent.glob(f"{study.tuning.name}-*")):
+            for cell in Store(folder).read().cells:
+                trials.setdefault(re.sub(r"-t\d+$", "", cell.baseline), []).append(cell)
+        for name, cells in trials.items():
+            rows += [[study.label, f"`{name}`", *row] for row in trial_rows(study, name, cells)]
+    return table(["study", "method", "trial", "score"], rows)
+
+
+def trial_rows(study: Study, name: str, cells: Sequence[CellResult]) -> list[list[str]]:
+    """Return what the trials of a baseline change and their scores, the lowest first."""
+    tuned = read_baseline(str(study.tuning / f"{name}.toml"))
+    used: dict[str, Any] = {"lr_multiple": 1.0, **tuned.settings}
+    settings = [cell.settings["method"] for cell in cells]
+    keys = [key for key in used if any(own[key] != used[key] for own in settings)]
+    found = {
+        tuple(own[key] for key in keys): cell.scores[SCORE] or 0.0
+        for own, cell in zip(settings, cells, strict=True)
+    }
+    return [
+        [
+            ", ".join(f"`{key}` {setting(value)}" for key, value in zip(keys, values, strict=True)),
+            f"**{plain(score)}**" if list(values) == [used[key] for key in keys] else plain(score),
+        ]
+        for values, score in sorted(found.items(), key=lambda pair: pair[1])
+    ]
+
+
 def multiples(cells: Sequence[CellResult], reference: str) -> dict[str, tuple[float, float]]:
     """Return training time and memory of each method as multiples of a method's.
 
@@ -304,6 +338,7 @@ def tables() -> dict[str, str]:
         "claims": claims_table(),
         "heads": heads_table(),
         "settings": settings_table(),
+        "trials": trials_table(),
         **{study.name: scores_table(with_retuned(study), COLUMNS) for study in (ALL, STAGE)},
         **{study.name: scores_table(with_retuned(study)) for study in (FOUR, FIFTEEN)},
         WRITTEN.name: scores_table(WRITTEN.read()[0], reference="lora-shared"),
