@@ -58,11 +58,10 @@ def at_equal_learning(
             if outside or not np.isfinite(bend):
                 found[key, name] = outside
                 continue
-            step = float(np.hypot(row, bend * len(values) ** 0.5))
             around = [read_curve(points, level + side * SIDE)[0] for side in (-1, 1)]
             slope = np.nanmean(around[1] - around[0]) / (2 * SIDE)
             noise = slope * (learned[name] - level)
-            differences = Differences(tuple(values - losses[name] + noise), step)
+            differences = Differences(tuple(values - losses[name] + noise), row, bend)
             samples.setdefault(key, {})[name] = differences
     return found | compare(samples, alpha=alpha, family=len(lost) * len(others))
 

@@ -176,8 +176,8 @@ def matched(method: str, level: float) -> tuple[float, float, float] | None:
     (ours, bend), (theirs, other) = (read_curve(curve(m), level) for m in (method, "vanilla"))
     if not np.isfinite([*ours, *theirs, bend, other]).all():
         return None
-    step = float(np.hypot(bend, other)) * len(ours) ** 0.5
-    found = summarise([float(value) for value in theirs - ours], step)
+    values = [float(value) for value in theirs - ours]
+    found = summarise(values, 1 / ROWS["p_o"], float(np.hypot(bend, other)))
     return found.mean, found.low, found.high
 
 

@@ -4,6 +4,7 @@ import math
 import textwrap
 from statistics import fmean
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -13,7 +14,7 @@ from clbench.figures import style
 from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.fronts import curves as settings_curves
 from clbench.results.fronts import front, mean_points
-from clbench.results.matched import LEVELS, learned_curves, matched_frame
+from clbench.results.matched import LEVELS, learned_curves, matched_frame, unbeaten
 from clbench.results.score_tables import overall_frame
 from clbench.suite.scores import SCORE
 
@@ -154,11 +155,14 @@ def matched(results: style.Results) -> Figure:
     for axes, (scenario, score) in zip(grid, groups, strict=True):
         by_name = learned_curves(cells, reference, score)[scenario]
         some = table[(table["scenario"] == scenario) & (table["score"] == score)]
+        sign = -1.0 if SCORE[score].higher_is_better else 1.0
         for name, curve in by_name.items():
             color, mark, scale, _ = looks[name]
-            for seed in sorted(set.intersection(*map(set, curve.values()))):
-                own = sorted(points[seed] for points in curve.values())
-                axes.plot(*zip(*own, strict=True), "-", lw=0.5, color=color, alpha=0.35, zorder=1)
+            seeds = sorted(set.intersection(*map(set, curve.values())))
+            every = np.array([[curve[point][seed] for point in curve] for seed in seeds])
+            for own in every[:, unbeaten(every * (1.0, sign))] if seeds else ():
+                line = own[own[:, 0].argsort(kind="stable")].T
+                axes.plot(*line, "-", lw=0.5, color=color, alpha=0.35, zorder=1)
             points = mean_points(curve).values()
             axes.plot(*zip(*points, strict=True), mark, ls="none", ms=4 * scale, color=color)
         limits = axes.get_ylim()  # of the curves: intervals of few seeds may be far wider
@@ -182,9 +186,10 @@ def matched(results: style.Results) -> Figure:
         figure,
         "Forgetting, and the score on the old task, against what was learned of the new one, as a "
         f"share of the gain of {reference} at its own setting. Marks are means of a setting over "
-        "seeds, thin lines the curves of single seeds. At the dashed lines, bars are readings "
-        "between the settings of each seed, with 95 % intervals, cut at the frame; a method "
-        "without a bar has no reading there, for the reason in tables/matched.csv.",
+        "seeds, thin lines the curves of single seeds, without settings that another one beats. At "
+        "the dashed lines, bars are readings between the settings of each seed, with 95 % "
+        "intervals, cut at the frame; a method without a bar has no reading there, for the reason "
+        "in tables/matched.csv.",
     )
 
 

@@ -164,7 +164,8 @@ class SelfSFT(OnPolicy):
             f"self-sft: {stage.name}: {len(chosen)} of {len(rows)} prompts have a right answer "
             f"among {self.samples}."
         )
-        kept = sorted(chosen) if self.otherwise == "drop" else range(len(rows))
+        drops = self.otherwise == "drop" and not only_shapes()
+        kept = sorted(chosen) if drops else range(len(rows))
         if not kept:
             raise DataError(
                 f"self-sft: no answer to a prompt of {stage.name!r} is right. Set "
@@ -301,15 +302,15 @@ class GRPO(OnPolicy):
     name: ClassVar[str] = "grpo"
     samples: Annotated[int, Field(ge=2, le=1000)] = 8
     advantage: Literal["normalised", "centred", "reward"] = "normalised"
-    _has_learned = False
+    has_learned = False
 
     def before_stage(self, stage: Stage) -> None:
         """Nothing has been learned yet."""
-        self._has_learned = False
+        self.has_learned = False
 
     def after_stage(self, stage: Stage) -> None:
         """Note if nothing was learned."""
-        if not self._has_learned and not only_shapes():
+        if not self.has_learned and not only_shapes():
             stage.note(
                 f"grpo: {stage.name}: no answer to a prompt was ever rewarded more than another, "
                 "so nothing was learned."
@@ -325,7 +326,7 @@ class GRPO(OnPolicy):
         scores = torch.tensor(self.scores(data, written, gold), device=stage.device)
         stage.sample("reward", scores.mean())
         advantages = self.advantages(scores.view(-1, self.samples)).flatten()
-        self._has_learned |= bool(advantages.any())
+        self.has_learned |= bool(advantages.any())
         asked = replace(data, rows=replace(rows, answers=padded_tokens(written)))
         part = asked.batch(np.arange(len(written)), stage.device)
         outputs = stage.logits(part) / self.temperature
@@ -338,7 +339,8 @@ class GRPO(OnPolicy):
         """Return the advantages of rewards of shape (rows, samples)."""
         if self.advantage == "reward":
             return rewards
-        centred = rewards - rewards.mean(1, keepdim=True)
+        differ = (rewards != rewards[:, :1]).any(1, keepdim=True)  # the mean is rounded
+        centred = (rewards - rewards.mean(1, keepdim=True)) * differ
         if self.advantage == "centred":
             return centred
         return centred / (rewards.std(1, keepdim=True) + 1e-4)

@@ -108,7 +108,7 @@ def comparisons_frame(
             else:
                 row |= {**asdict(comparison), **_rows(ours, theirs, score)}
                 if not is_primary:
-                    row |= {"verdict": None, "why": "exploratory"}
+                    row |= {"verdict": None, "why": comparison.why or "exploratory"}
             rows.append(row)
     frame = pd.DataFrame(rows, columns=list(FIELDS))
     verdicts = [row.get("verdict") for row in rows]  # pandas 3 makes None among texts a NaN

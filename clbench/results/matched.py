@@ -34,10 +34,10 @@ FIELDS = (
 def read_curve(points: Floats, level: float) -> tuple[Floats, float]:
     """Return what each seed's curve shows at a level, and how much its bend may hide.
 
-    A setting is left out if another one learns at least as much and forgets less on every seed, as
-    one whose rate is too high. The others are joined by straight lines, in the order of what each
-    seed learned. On the means, the line between the two settings around the level is compared with
-    the parabola through a third setting, on either side; the larger distance is returned.
+    Settings that another one beats (`unbeaten`) are left out. The others are joined by straight
+    lines, in the order of what each seed learned. On the means, the line between the two settings
+    around the level is compared with the parabola through a third setting, on either side; the
+    larger distance is returned.
 
     Parameters
     ----------
@@ -54,10 +54,7 @@ def read_curve(points: Floats, level: float) -> tuple[Floats, float]:
         Infinite if fewer than `FEWEST_SETTINGS` are left, NaN if two of them learn alike.
     """
     points = np.unique(points, axis=1)  # such as shares of layers that round alike
-    x, y = points[..., 0], points[..., 1]
-    beats = (x[:, None] >= x[:, :, None]) & (y[:, None] < y[:, :, None])
-    kept = ~np.any(np.all(beats, axis=0), axis=1)
-    x, y = x[:, kept], y[:, kept]
+    x, y = np.moveaxis(points[:, unbeaten(points)], -1, 0)
     values = []
     for own_x, own_y in zip(x, y, strict=True):
         order = own_x.argsort(kind="stable")
@@ -74,6 +71,17 @@ def read_curve(points: Floats, level: float) -> tuple[Floats, float]:
         ]
         bend = float(np.max(bends))  # NaN if one is
     return np.array(values), bend
+
+
+def unbeaten(points: Floats) -> np.typing.NDArray[np.bool_]:
+    """Return which settings of points as in `read_curve` no other one beats, shape (settings,).
+
+    One beats another that learns no more and forgets more on every seed, as if its rate is too
+    high.
+    """
+    x, y = np.moveaxis(points, -1, 0)
+    beats = (x[:, None] >= x[:, :, None]) & (y[:, None] < y[:, :, None])
+    return ~np.any(np.all(beats, axis=0), axis=1)
 
 
 def _bend(x: Floats, y: Floats, level: float) -> float:
@@ -100,8 +108,9 @@ def learned_curves(
 ) -> dict[str, dict[str, Curve]]:
     """Return the curves of `fronts.curves` as points of what was learned and a score.
 
-    What was learned is p_s above its floor, as a share of the mean gain of the reference at its own
-    setting. Scenarios in which that is below `LEAST_GAIN` are left out.
+    What was learned is p_s above its floor (above 0 where the floor is not known), as a share of
+    the mean gain of the reference at its own setting. Scenarios in which that is below `LEAST_GAIN`
+    are left out.
     """
     result = {}
     for scenario, by_name in curves(cells, "p_s", score).items():
@@ -177,8 +186,7 @@ def matched_frame(
                     row |= {"method": name}
                     row |= {"settings": len(curve), "seeds": len(ours.values)}
                     if not ours.lack:
-                        spread = _step(step, len(ours.values), ours.bend)
-                        found = summarise(list(ours.values.values()), spread)
+                        found = summarise(list(ours.values.values()), step, ours.bend)
                         row |= {"mean": found.mean, "low": found.low, "high": found.high}
                     lacks = dict.fromkeys(filter(None, (ours.lack, theirs.lack)))
                     row["why"] = "; ".join(lacks) or ("the reference" if name == reference else "")
@@ -186,9 +194,9 @@ def matched_frame(
                     common = sorted(ours.values.keys() & theirs.values.keys())
                     if not row["why"] and common:
                         values = [ours.values[seed] - theirs.values[seed] for seed in common]
-                        spread = _step(step, len(common), ours.bend, theirs.bend)
                         group = groups.setdefault((scenario, score, level), {})
-                        group[name] = Differences(tuple(values), spread)
+                        bend = math.hypot(ours.bend, theirs.bend)
+                        group[name] = Differences(tuple(values), step, bend)
     family = sum(row["method"] != reference for row in rows)
     lower = [group for group in groups if not SCORE[group[1]].higher_is_better]
     answers = compare(groups, alpha=alpha, family=max(1, family), lower_is_better=lower)
@@ -200,8 +208,3 @@ def matched_frame(
             row["why"] = row["why"] or f"no seed in common with {reference}"
             row["verdict"] = "no verdict"
     return pd.DataFrame(rows, columns=list(FIELDS))
-
-
-def _step(step: float, seeds: int, *bends: float) -> float:
-    """Return the step whose square over the seeds has those of the bends in it."""
-    return math.hypot(step, math.sqrt(seeds) * math.hypot(*bends))

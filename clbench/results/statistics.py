@@ -60,18 +60,20 @@ class Summary:
     high: float
 
 
-def summarise(values: Sequence[float], step: float = 0.0) -> Summary:
+def summarise(values: Sequence[float], step: float = 0.0, error: float = 0.0) -> Summary:
     """Return mean, median, range and t interval of one or more finite values.
 
     `step` is the smallest change that a value can show. Its square is added to the variance of the
-    interval, as in `compare`, so that equal values on a few seeds do not count as certain.
+    interval, as in `compare`, so that equal values on a few seeds do not count as certain. `error`
+    is as in `Differences`.
     """
     x = _finite(values)
     mean, median = float(x.mean()), float(np.median(x))
     deviation = float(x.std(ddof=1)) if len(x) > 1 else math.nan
     half = math.nan
     if len(x) >= FEWEST:
-        half = t_quantile(LEVEL, len(x) - 1) * math.hypot(deviation, step) / math.sqrt(len(x))
+        sampling = math.hypot(deviation, step) / math.sqrt(len(x))
+        half = t_quantile(LEVEL, len(x) - 1) * math.hypot(sampling, error)
     low, high = float(x.min()), float(x.max())
     return Summary(len(x), mean, median, deviation, low, high, mean - half, mean + half)
 
@@ -80,11 +82,13 @@ def summarise(values: Sequence[float], step: float = 0.0) -> Summary:
 class Differences:
     """Differences of a score between a method and the reference, one for each common seed.
 
-    `step` is the smallest difference that the score can show: 1 / rows.
+    `step` is the smallest difference that the score can show: 1 / rows. `error` is a standard error
+    of their mean beside that of sampling seeds, such as the bend of a curve that is interpolated.
     """
 
     values: tuple[float, ...]
     step: float = 0.0
+    error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -239,7 +243,8 @@ def compare(
         mean, n = float(x.mean()), len(x)
         variance, freedom = math.nan, math.nan
         if n > 1:
-            variance, freedom = float(x.var(ddof=1)) + sample.step**2, n - 1.0
+            beside = sample.step**2 + n * sample.error**2
+            variance, freedom = float(x.var(ddof=1)) + beside, n - 1.0
         p = p_family = half = math.nan
         verdict: Verdict = "no verdict"
         why = ""

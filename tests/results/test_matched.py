@@ -185,6 +185,16 @@ def test_the_figure_has_a_bar_for_each_reading() -> None:
         figures.matched(sweep("ewc", 0.1))
 
 
+def test_the_figure_has_the_lines_that_are_read() -> None:
+    """A setting that forgets more than one that learns more has a mark and no line."""
+    from clbench import figures
+
+    beaten = [point("vanilla-9", "vanilla", seed, 0.9, 0.3) for seed in range(4)]
+    for cells in (sweep("vanilla", 0.2), [*sweep("vanilla", 0.2), *beaten]):
+        lines = [own for own in figures.matched(cells).axes[0].lines if own.get_alpha()]
+        assert [len(own.get_xdata()) for own in lines] == [4] * 4
+
+
 def test_simulated_comparisons_at_equal_learning_hold_their_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -283,6 +283,21 @@ def test_verdicts_are_withheld_where_runs_collapse() -> None:
     assert compare({"p_o": four})["p_o", "ewc"].verdict == "worse"
 
 
+@pytest.mark.parametrize("error", [0.0, 1e-4, 0.02])
+def test_an_error_beside_that_of_seeds_does_not_change_which_runs_collapse(error: float) -> None:
+    values = {"ewc": (-0.25, -0.252, -0.248), "mas": (-0.25, 0.002, -0.001)}
+    known = {name: Differences(some, 1 / 400, error) for name, some in values.items()}
+    assert "runs collapse" in compare({"p_o": known})["p_o", "ewc"].why
+    unknown = {name: Differences(some, 0.0, error) for name, some in values.items()}
+    found = compare({"loss": unknown}, family=1)["loss", "ewc"]
+    assert found.verdict == "worse"
+    assert found.spread == pytest.approx(math.hypot(0.002, math.sqrt(3) * error))
+    half = found.difference_high - found.difference
+    assert half == pytest.approx(4.302653 * math.hypot(0.002 / math.sqrt(3), error))
+    alone = summarise(list(values["ewc"]), 0.0, error)
+    assert alone.high - alone.mean == pytest.approx(half)
+
+
 def test_collapses_of_other_groups_count_where_few_methods_hide_them() -> None:
     all_lost, some_lost = (-0.25, -0.252, -0.248), (-0.25, 0.002, -0.001)
     groups = {"a": {"ewc": Differences(all_lost, 1 / 400)}}

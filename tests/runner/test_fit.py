@@ -64,6 +64,18 @@ def test_the_estimate_holds_for_every_method(
     check(cell, prepared, name)
 
 
+def test_the_estimate_holds_where_the_rows_depend_on_what_is_written(
+    cells: dict[str, Prepared],
+) -> None:
+    cell, prepared = cells["tiny-gpt"]
+    baseline = next(each for each in baselines(cell) if each.method == "self-sft")
+    dropping = replace(baseline, settings={**baseline.settings, "otherwise": "drop"})
+    some = (
+        fit.cell_memory(replace(cell, baseline=b), prepared, FLOAT32) for b in (baseline, dropping)
+    )
+    assert len({each.training for each in some}) == 1
+
+
 def test_no_weights_are_read(cells: dict[str, Prepared], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "checked", lambda model, folder, name: model)
     monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", None)
