@@ -81,7 +81,8 @@ def unbeaten(points: Floats) -> np.typing.NDArray[np.bool_]:
     """
     x, y = np.moveaxis(points, -1, 0)
     beats = (x[:, None] >= x[:, :, None]) & (y[:, None] < y[:, :, None])
-    return ~np.any(np.all(beats, axis=0), axis=1)
+    beaten: np.typing.NDArray[np.bool_] = beats.all(axis=0).any(axis=1)
+    return ~beaten
 
 
 def _bend(x: Floats, y: Floats, level: float) -> float:
