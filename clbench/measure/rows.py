@@ -1,6 +1,7 @@
 """Rows of R and of P: score the tasks of a cell, and linear probes of its features."""
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -188,10 +189,15 @@ class RowScorer:
         return rows + sum(scorer.part_tokens for scorer in self.scenario.scorers)
 
     def by_name(self, row: Row) -> dict[str, float]:
-        """Return the main scores in a row of R by column name."""
+        """Return the main scores in a row of R by column name; a second of a name is numbered."""
         scenario = self.scenario.scenario
-        named = zip(scenario.columns, scenario.main_scores(row), strict=True)
-        return {name: score for (name, _), score in named if score is not None}
+        times: Counter[str] = Counter()
+        result: dict[str, float] = {}
+        for (name, _), value in zip(scenario.columns, scenario.main_scores(row), strict=True):
+            times[name] += 1
+            if value is not None:
+                result[name if times[name] == 1 else f"{name} ({times[name]})"] = value
+        return result
 
 
 ProbeRow = list[float | None]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from clbench.core.errors import PluginError
+from clbench.core.shapes import only_shapes
 from clbench.measure.capabilities import Capabilities, Measures
 from clbench.measure.divergence import Divergence
 from clbench.measure.pretraining_scorer import HarnessScores, harness_scores
@@ -91,6 +92,7 @@ class CellRunner:
         self._divergence: Divergence | None = None
         self._capabilities_before: list[Measures] = []
         self._untrained: list[float] = []
+        self._began = 0.0  # seconds that `before_stage` of the present stage took, outside training
         self._grows = True  # whether a head that grows further could go on from here
         self._protocol = at_rate(self.method, self.cell.protocol)
         # A reference trains one task, with the random streams of its stage in the scenario.
@@ -122,7 +124,6 @@ class CellRunner:
             if note := self._stored.save(position, self._to_cache(position, record)):
                 notes[note] = None
             self._finish(stage, record, cached=False)
-        self._stored.drop_own()
         lm_eval: HarnessScores = {}
         model, writer, protocol = self.context.model, self.scenario.writer, self._protocol
         if protocol.lm_eval and writer is not None and self.cell.reference_of is None:
@@ -132,6 +133,7 @@ class CellRunner:
         if protocol.relearn_rows and len(self._stages) > 1:
             old = self._scorer.by_name(self._scored[0].metrics)[self.scenario.train[0].name]
             relearning = relearn(self.scenario, self.method, self.context, self.cell.protocol, old)
+        self._stored.drop_own()  # not before: one of these measures may fail
         stages, last = self._scored, len(self._before) + len(self._scored) - 1
         correct = [[None] * len(row) for row in self._before] + [each.correct for each in stages]
         return CellScores(
@@ -156,7 +158,7 @@ class CellRunner:
         They are trained on a model that this method never sees: what `setup` does to modules, such
         as adding hooks or adapters, then cannot affect them.
         """
-        count = 0 if isinstance(self.method, Vanilla) else self._stored.vanilla_stages
+        count = 0 if self._stored.is_vanilla else self._stored.vanilla_stages
         shared: list[tuple[CachedStage, bool]] = []
         while len(shared) < count and (stored := self._stored.load(len(shared))):
             shared.append((stored, True))
@@ -242,7 +244,9 @@ class CellRunner:
         if not self.method.only_consolidates or not self.method.acts_in(stage.index):
             return 0.0
         with self._model_unchanged("before_stage", stage.index):
+            start = time.perf_counter()
             self.method.before_stage(stage)
+            self._began = time.perf_counter() - start
         return bytes_held(self.method) / 1e6
 
     @contextmanager
@@ -300,7 +304,8 @@ class CellRunner:
         with self._model_unchanged("after_stage", following) if checked else nullcontext():
             start = time.perf_counter()
             self.method.after_stage(stage)
-            record.train_seconds += time.perf_counter() - start
+            record.train_seconds += self._began + time.perf_counter() - start
+            self._began = 0.0
         record.cached = cached
         record.curves.update(stage.log)
         start = time.perf_counter()
@@ -379,6 +384,12 @@ class CellRunner:
         self._finish(stage, record, cached=cached)
 
 
-def _versions(model: torch.nn.Module) -> list[tuple[str, int, int]]:
-    """Return values that change whenever a weight is replaced or written to."""
-    return [(name, id(value), value._version) for name, value in model.named_parameters()]
+def _versions(model: torch.nn.Module) -> list[tuple[str, int, int, str]]:
+    """Return values that change whenever a weight is replaced or written to.
+
+    PyTorch does not count what is written through ``.data``; it changes the sum.
+    """
+    return [
+        (name, id(value), value._version, "" if only_shapes() else str(value.detach().sum().item()))
+        for name, value in model.named_parameters()
+    ]

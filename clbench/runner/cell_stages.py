@@ -67,17 +67,21 @@ class CellStages:
         """How many of the first stages vanilla's training serves."""
         return vanilla_stages(self.method, len(self.tasks)) if self.tasks[0] == 0 else 0
 
+    @property
+    def is_vanilla(self) -> bool:
+        """Whether the method is vanilla itself; a subclass may change the model in `setup`."""
+        return type(self.method) is Vanilla
+
     def is_shared(self, position: int) -> bool:
         """Whether vanilla's training serves this stage."""
         return position < self.vanilla_stages
 
     def resumable(self) -> list[int]:
         """Return the positions of cached stages with all that the method needs to go on."""
-        is_vanilla = isinstance(self.method, Vanilla)
         return [
             position
             for position in range(len(self.tasks))
-            if self._is_cached(position) and (is_vanilla or not self.is_shared(position))
+            if self._is_cached(position) and (self.is_vanilla or not self.is_shared(position))
         ]
 
     def any(self) -> bool:
@@ -151,7 +155,7 @@ class CellStages:
         others = {"corpus", "lm_eval", *RELEARN}
         return recipe_digest(
             {
-                "clbench": __version__,
+                "clbench": [__version__, recipe.get("version")],
                 "numerics": dict(self.compute.identity),
                 "protocol": protocol.model_dump(mode="json", exclude=others),
                 "corpus": recipe.get("corpus") if scorers or measured or not shared else None,

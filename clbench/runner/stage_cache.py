@@ -138,8 +138,8 @@ class StageCache:
             skeleton, state = pack(stage.state)
         except UnstorableStateError as error:
             return (
-                f"the method's {error}, which cannot be stored, so an interrupted cell restarts "
-                "from its first stage. Begin its name with an underscore, or define state()."
+                f"the method's {error}, which cannot be stored, so an interrupted cell trains "
+                "this stage again. Begin its name with an underscore, or define state()."
             )
         tensors = {f"weights/{name}": value for name, value in stage.weights.items()}
         tensors |= {f"state/{name}": value for name, value in state.items()}
@@ -155,7 +155,7 @@ class StageCache:
         except RunFolderError as error:
             return (
                 f"a trained stage could not be saved in {self.folder} ({error.__cause__}), so an "
-                "interrupted cell restarts from its first stage."
+                "interrupted cell trains it again."
             )
         return None
 
@@ -227,7 +227,7 @@ def _pack(value: Any, tensors: dict[str, Tensor], path: str) -> list[Any]:
         return ["tensor", [name, value.device.type != "cpu"]]
     if isinstance(value, np.ndarray):
         try:
-            tensors[name] = torch.from_numpy(np.ascontiguousarray(value)).clone()
+            tensors[name] = torch.from_numpy(np.array(value, order="C"))
         except TypeError as error:
             raise UnstorableStateError(f"{path} is an array of {value.dtype}") from error
         return ["array", name]

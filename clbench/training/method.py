@@ -195,7 +195,10 @@ class Method(Configured):
         return nullcontext()
 
     def state(self) -> dict[str, Any]:
-        """Return what must survive from one stage to the next, as tensors and plain values.
+        """Return what must survive an interruption, as tensors and plain values.
+
+        It is taken when a stage is trained, before `after_stage`, which a resumed cell calls
+        without `before_stage`.
 
         By default every attribute that hooks assigned, except names with a leading
         underscore. Nested dictionaries, lists, tensors and JSON values can be saved.

@@ -150,7 +150,8 @@ class Protocol(pydantic.BaseModel):
         is within the margin of what it was (`clbench.measure.relearning`); by default none. At a
         margin of -1 all numbers of rows are tried.
     relearn_rate, relearn_steps
-        The rate of that, as a multiple of `lr`, and its steps, by default as in the task's stage.
+        The rate of that, as a multiple of `lr`, and its steps, by default those of a stage on so
+        many rows.
     lm_eval
         Names of tasks of the LM Evaluation Harness to run after the last stage.
     eval_batch_size

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from helpers.language_models import cell, run
 
+from clbench.measure import relearning
 from clbench.results.scores import scores_of
+from clbench.runner import cell_runner
+from clbench.training.engine import train_stage
 
 SHORT = {"epochs = 10": "epochs = 4"}
 ASKED = {**SHORT, "curve_rows = 10": "curve_rows = 10\nrelearn_rows = 20"}
@@ -63,6 +67,40 @@ def test_frozen_weights_are_trained_and_put_back(folder: Path) -> None:
     found = cell(run(folder, "lora", changes=changes))
     assert found.R == cell(run(folder, "lora-plain", changes=plain)).R
     assert found.relearning["scores"][0] == found.R[-1][0]
+
+
+def test_every_weight_is_trained_and_put_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, put_back = [], []
+
+    def watched(scenario: Any, method: Any, context: Any, *others: Any) -> dict[str, Any]:
+        model = context.model
+        flags = [weight.requires_grad for weight in model.parameters()]
+        start = {name: value.clone() for name, value in model.state_dict().items()}
+
+        def training(stage: Any, method: Any) -> Any:
+            before = [weight.clone() for weight in model.parameters()]
+            record = train_stage(stage, method)
+            both = zip(model.parameters(), before, strict=True)
+            trained.append([not torch.equal(now, then) for now, then in both])
+            return record
+
+        monkeypatch.setattr(relearning, "train_stage", training)
+        found = relearning.relearn(scenario, method, context, *others)
+        assert not all(flags)
+        assert flags == [weight.requires_grad for weight in model.parameters()]
+        same = (torch.equal(value, start[name]) for name, value in model.state_dict().items())
+        put_back.append(all(same))
+        return found
+
+    monkeypatch.setattr(cell_runner, "relearn", watched)
+    changes = {**ASKED, 'methods = ["vanilla"]': 'methods = ["lora"]',
+               "relearn_rows = 20": "relearn_rows = 20\nrelearn_margin = -1.0"}  # fmt: skip
+    cell(run(folder, "watched", changes=changes))
+    assert put_back == [True]
+    assert all(map(any, trained))
+    assert sum(map(sum, trained)) > len(trained) * len(trained[0]) / 2  # not the adapter alone
 
 
 def test_the_fewest_rows_count_where_all_numbers_are_tried() -> None:

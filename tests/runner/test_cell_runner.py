@@ -194,6 +194,27 @@ def test_shared_later_stages_are_kept_no_longer_than_a_run(world: Workspace) -> 
     assert files("one") == 1
 
 
+def test_a_measure_that_fails_at_the_end_costs_only_the_last_stage(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"methods": ["ewc"], "scenario": "three", "epochs": 1}
+    text = world.suite.read_text(encoding="utf-8")
+    world.suite.write_text(text.replace("[protocol]", "[protocol]\nrelearn_rows = 8", 1))
+    whole = Steps()
+    world.run("whole", listener=whole, **options)
+
+    def diverges(*arguments: object) -> None:
+        raise ArithmeticError("diverged")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("clbench.runner.cell_runner.relearn", diverges)
+        (cell,) = world.run("fails", **options).cells
+    assert "diverged" in str(cell.reason)
+    again = Steps()
+    (cell,) = world.run("fails", listener=again, **options).cells
+    assert (cell.status, again.steps) == ("ok", whole.steps // 3)
+
+
 @pytest.mark.slow
 def test_a_cell_that_is_interrupted_after_a_shared_stage_resumes(world: Workspace) -> None:
     (name,) = wise(world, 0.25)
@@ -207,16 +228,26 @@ def test_a_cell_that_is_interrupted_after_a_shared_stage_resumes(world: Workspac
         assert again.steps == 60 - stop_after // 20 * 20
 
 
-@pytest.mark.parametrize("hook", ["before_stage", "setup", "after_stage"])
+@pytest.mark.parametrize(
+    ("hook", "change"),
+    [
+        *(
+            (hook, "model.randomise_backbone(1)")
+            for hook in ("before_stage", "setup", "after_stage")
+        ),
+        ("after_stage", "restore({n: v + 1 for n, v in context.snapshot().items()})"),
+        ("setup", "model.backbone.get_input_embeddings().weight.data.mul_(2)"),
+    ],
+)
 def test_a_method_that_only_consolidates_changes_the_model_nowhere_else(
-    world: Workspace, hook: str
+    world: Workspace, hook: str, change: str
 ) -> None:
     plugin = world.write(
         "sneaky.py",
         "import clbench\n\n\n@clbench.method('sneaky')\nclass Sneaky(clbench.Method):\n"
         "    only_consolidates = True\n\n"
         "    def acts_in(self, index):\n        return index > 0\n\n"
-        f"    def {hook}(self, context):\n        context.model.randomise_backbone(1)\n",
+        f"    def {hook}(self, context):\n        context.{change}\n",
     )
     run = world.run(methods=["sneaky"], plugins=[world.plugin, plugin], epochs=1)
     assert f"changes the model in {hook}, but declares only_consolidates" in str(

@@ -154,13 +154,20 @@ TAINTS = {
 }
 
 
-@pytest.mark.parametrize("statement", TAINTS.values(), ids=TAINTS.keys())
+@pytest.mark.parametrize(
+    ("statement", "base"),
+    [
+        *((each, "clbench.Method") for each in TAINTS.values()),
+        (TAINTS["frozen weights"], "clbench.methods.base.Vanilla"),
+    ],
+    ids=[*TAINTS, "a kind of vanilla"],
+)
 def test_what_setup_does_to_modules_stays_out_of_the_shared_stage(
-    world: Workspace, statement: str
+    world: Workspace, statement: str, base: str
 ) -> None:
     text = (
-        "import torch\nimport clbench\n\n\n@clbench.method('taints')\n"
-        "class Taints(clbench.Method):\n"
+        "import torch\nimport clbench.methods.base\n\n\n@clbench.method('taints')\n"
+        f"class Taints({base}):\n"
         "    def acts_in(self, index):\n        return index > 0\n\n"
         "    def setup(self, context):\n"
         "        for m in context.model.backbone.modules():\n"

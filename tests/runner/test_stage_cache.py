@@ -23,6 +23,7 @@ def test_pack_and_unpack_return_nested_values() -> None:
     state = {
         "anchor": {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(True)},
         "kept": [(np.array([3, 1]), 0.5), None, "text"],
+        "mean": np.array(0.25),
         2: -1,
     }
     skeleton, tensors = pack(state)
@@ -32,6 +33,7 @@ def test_pack_and_unpack_return_nested_values() -> None:
     assert back["kept"][0][0].tolist() == [3, 1]
     assert isinstance(back["kept"][0], tuple)
     assert back["kept"][1:] == [None, "text"]
+    assert (back["mean"].shape, float(back["mean"])) == ((), 0.25)
     assert back[2] == -1
 
 
@@ -192,7 +194,7 @@ def test_a_full_disk_costs_only_the_resumption(
     assert measured(run) == measured(whole)
     assert (
         f"a trained stage could not be saved in {world.folder}/full/stages (I/O error: No space "
-        "left on device (os error 28)), so an interrupted cell restarts from its first stage."
+        "left on device (os error 28)), so an interrupted cell trains it again."
     ) in run.cells[0].notes
     assert list((world.folder / "full/stages").iterdir()) == []
 
