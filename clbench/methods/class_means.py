@@ -242,6 +242,7 @@ class ICaRL(Method):
     """
 
     name = "icarl"
+    version = 2
     holds_head = True
     head_kinds = ("classification",)
     keeps_rows = True

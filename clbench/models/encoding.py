@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -71,11 +71,13 @@ class EncodedRows:
         """Return a copy with read-only arrays, since all cells of a process share them."""
 
         def lock(array: np.typing.NDArray[Any]) -> np.typing.NDArray[Any]:
-            return np.frombuffer(array.tobytes(), dtype=array.dtype)  # bytes stay read-only
+            # bytes stay read-only
+            return np.frombuffer(array.tobytes(), dtype=array.dtype).reshape(array.shape)
 
-        names = ("ids", "types", "offsets", "labels", "groups")
-        arrays = {name: getattr(self, name) for name in names}
-        locked: dict[str, Any] = {n: lock(a) for n, a in arrays.items() if a is not None}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        locked: dict[str, Any] = {
+            n: lock(v) for n, v in values.items() if isinstance(v, np.ndarray)
+        }
         return replace(self, **locked)
 
     def remap(self, vocabulary: IntArray) -> Self:

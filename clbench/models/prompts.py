@@ -324,8 +324,8 @@ def _note(notes: list[str], number: int, noun: str, text: str) -> None:
 
 
 def _is_beginning(answers: Sequence[Tokens]) -> bool:
-    """Whether an answer is the beginning of another one, or equal to it."""
-    return any(b[: len(a)] == a for a, b in pairwise(sorted(map(tuple, answers))))
+    """Whether an answer is the beginning of another one."""
+    return any(b[: len(a)] == a for a, b in pairwise(sorted({*map(tuple, answers)})))
 
 
 def _numbers(texts: Sequence[str], where: str) -> tuple[float, ...]:

@@ -130,8 +130,9 @@ def smallest_change(
 ) -> tuple[str, float] | None:
     """Return the smallest change after which the largest known need fits, and what it takes then.
 
-    None if no change is enough. Changes that keep the scores come first: parts of batches one after
-    another, and activations that are computed twice. Then weights in bf16, then adapters.
+    None if no change is enough. Changes that keep the scores, but for the units that dropout drops,
+    come first: parts of batches one after another, and activations that are computed twice. Then
+    weights in bf16, then adapters.
     """
     worst = max(found, key=lambda need: need.memory.peak if need.memory else 0.0)
     for changes, baseline in _changes(worst):

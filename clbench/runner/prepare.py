@@ -180,10 +180,12 @@ class ScenarioPreparer:
         )
         floors = [*map(self._floor, tasks, train, scored)]
         prompts, writer, capabilities, gold = self._prompts, None, None, list[EncodedRows]()
+        asked: list[Any] = []
         if prompts is not None:
             stops = tuple(stop_tokens(prompts.tokenizer))
             writer = Writer(prompts.tokenizer, stops, prompts.max_answer, protocol.answer_by)
             capabilities = capability_data(self, protocol, prompts, scenario, self.data, self.own)
+            asked = [each.rows for each in capabilities.tasks] if capabilities else []
             if protocol.kl_rows:
                 gold = [self._gold(prompts, task, protocol.kl_rows) for task in tasks]
         return PreparedScenario(
@@ -196,7 +198,7 @@ class ScenarioPreparer:
             (*[None] * len(scorers), *floors),
             probed,
             writer,
-            tuple(dict.fromkeys(note for rows in (*train, *scored) for note in rows.notes)),
+            tuple(dict.fromkeys(note for rows in (*train, *scored, *asked) for note in rows.notes)),
             capabilities,
             data(gold) if gold else (),
         )

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from clbench.core import errors
 from clbench.core.files import digest, user_path
+from clbench.methods.base import METHODS
 from clbench.models.locate import display_name, model_identity
 from clbench.models.pooling import declared_pooling
 from clbench.shifts.base import SHIFTS
@@ -188,11 +189,13 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
             methods.append((reference, task))
         for seed in seeds:
             for baseline, reference_of in methods:
-                method = {
+                method: dict[str, Any] = {
                     "name": baseline.method,
                     "settings": dict(baseline.settings),
                     "source": baseline.digest,
                 }
+                if (version := METHODS.get(baseline.method).version) > 1:
+                    method["version"] = version
                 own = {"method": method, "seed": seed, "reference_of": reference_of}
                 recipe = {**shared, **own}
                 mark = fingerprint(shared_text | json_sections(own))

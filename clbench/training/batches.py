@@ -186,11 +186,12 @@ PlannedBatch = tuple[TaskData, IntArray]
 
 
 def plan(
-    data: Sequence[TaskData], batch_size: int, steps: int, stream: Sequence[str | int]
+    data: Sequence[TaskData], sizes: Sequence[int], steps: int, stream: Sequence[str | int]
 ) -> Iterator[PlannedBatch]:
     """Yield the data and the row positions of each of `steps` batches, epoch after epoch.
 
-    Several tasks are mixed batch by batch. `stream` names the random stream; the epoch is added.
+    Several tasks are mixed batch by batch, each in batches of its size. `stream` names the random
+    stream; the epoch is added.
     """
     remaining = steps
     for epoch in count():
@@ -199,8 +200,8 @@ def plan(
         rng = numpy_stream(*stream, epoch)
         batches = [
             (source, positions)
-            for source in data
-            for positions in length_grouped(source.rows.lengths, batch_size, rng)
+            for source, size in zip(data, sizes, strict=True)
+            for positions in length_grouped(source.rows.lengths, size, rng)
         ]
         if len(data) > 1:
             batches = [batches[i] for i in rng.permutation(len(batches))]

@@ -60,7 +60,7 @@ def resolve_device(name: str = "auto") -> torch.device:
 
 @dataclass(frozen=True)
 class Precision:
-    """Number format of the forward pass; weights and optimizer state stay in float32."""
+    """Number format of the forward pass with float32 weights; bf16 weights compute in their own."""
 
     name: str  # float32, bf16, or in a Trainer fp16
     device_type: str  # cpu, cuda or mps

@@ -159,8 +159,10 @@ def scored_steps(grid: Sequence[int], affordable: int) -> list[int]:
 def _phase_lengths(stage: Stage, method: Method, data: Sequence[TaskData]) -> list[int]:
     """Set the heads and the numbers of steps of a stage; return the steps of each phase."""
     stage.heads = frozenset(source.head for source in data)
-    rows = sum(len(source.rows) for source in data)
-    own_steps, stage.epoch_steps = stage.protocol.stage_length(stage.name, rows)
+    rows, protocol = sum(len(source.rows) for source in data), stage.protocol
+    # No batch holds rows of two sources.
+    stage.epoch_steps = sum(protocol.stage_length(s.name, len(s.rows))[1] for s in data)
+    own_steps = protocol.stage_steps(stage.name, stage.epoch_steps)
     lengths = [own_steps if p.steps is None else p.steps for p in method.phases(stage)]
     stage.total_steps = sum(lengths)
     if not rows or stage.total_steps <= 0:
@@ -173,8 +175,8 @@ def _phase_lengths(stage: Stage, method: Method, data: Sequence[TaskData]) -> li
 
 def _planned(stage: Stage, data: Sequence[TaskData]) -> tuple[list[PlannedBatch], frozenset[int]]:
     """Return the batches of a stage, and the numbers of those whose memory is measured."""
-    size = stage.protocol.batch_of(stage.name)
-    batches = list(plan(data, size, stage.total_steps, stage.stream("order")))
+    sizes = [stage.protocol.batch_of(source.name) for source in data]
+    batches = list(plan(data, sizes, stage.total_steps, stage.stream("order")))
     # One of them is near the end, as some methods act late or train more and more weights.
     measured = largest_batches(batches)
     if only_shapes():

@@ -88,6 +88,9 @@ class Method(Configured):
         stages for which `acts_in` returns True. Of the hooks of training, only `before_stage` is
         then called, which must not change the model. A stage that starts from vanilla's weights is
         trained once for vanilla and all such methods.
+    version
+        Increase it when a change of the method changes its scores: its finished cells then become
+        outdated.
     check_settings
         Settings that `clbench check` replaces, where they alone decide the memory or the time.
     lr, lr_multiple
@@ -110,6 +113,7 @@ class Method(Configured):
     takes_fisher: ClassVar[bool] = False
     reads_corpus: ClassVar[bool] = False
     control: ClassVar[bool] = False
+    version: ClassVar[int] = 1
     check_settings: ClassVar[Mapping[str, Any]] = {}
     lr: LearningRate | None = None
     lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0

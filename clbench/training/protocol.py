@@ -86,7 +86,8 @@ class Protocol(pydantic.BaseModel):
     gradient_checkpointing
         Whether to recompute activations in the backward pass, to save memory.
     weights
-        Number format of weights and optimizer; `precision` is that of the computation.
+        Number format of weights and optimizer; `precision` is that of the computation where
+        weights are float32.
     epochs, steps
         Length of a stage; `steps` overrides `epochs`.
     task_epochs, task_steps
@@ -263,12 +264,16 @@ class Protocol(pydantic.BaseModel):
         }
 
     def stage_length(self, task: str, rows: int) -> tuple[int, int]:
-        """Return the steps of a stage on `rows` training rows, and the steps of one epoch.
+        """Return the steps of a stage on `rows` training rows, and the steps of one epoch."""
+        per_epoch = -(-rows // self.batch_of(task))
+        return self.stage_steps(task, per_epoch), per_epoch
+
+    def stage_steps(self, task: str, per_epoch: int) -> int:
+        """Return the steps of a stage of which one epoch takes `per_epoch`.
 
         A part of a task, such as ``glue/sst2[short]``, falls back to the settings of ``glue/sst2``.
         """
         base = task.partition("[")[0]
-        per_epoch = -(-rows // self.batch_of(task))
         steps = self.task_steps.get(task, self.task_steps.get(base))
         epochs = self.task_epochs.get(task, self.task_epochs.get(base))
         if steps is None and epochs is None:
@@ -277,7 +282,7 @@ class Protocol(pydantic.BaseModel):
             steps = _tenth(steps, (1, SMOKE_STEPS))
         elif steps is None:
             steps = (epochs or self.epochs) * per_epoch
-        return min(steps, SMOKE_STEPS) if self.smoke else steps, per_epoch
+        return min(steps, SMOKE_STEPS) if self.smoke else steps
 
     def one_pass(self) -> Self:
         """Return the protocol with one epoch for every task."""

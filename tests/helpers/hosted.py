@@ -87,7 +87,7 @@ class Setting:
         stage = self.stage(name)
         size = self.protocol.batch_size
         items = []
-        for source, positions in plan([self.data], size, STEPS, stage.stream("order")):
+        for source, positions in plan([self.data], [size], STEPS, stage.stream("order")):
             for position in positions:
                 batch = source.batch(np.array([position]), CPU)
                 real = batch.inputs["attention_mask"][0].bool()

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
+from clbench.methods.base import Method
+from clbench.methods.class_means import ICaRL
 from clbench.methods.replay import Multitask
 from clbench.training.protocol import Protocol
 
@@ -17,6 +20,17 @@ def test_a_stage_lasts_as_long_as_all_its_tasks(folder: Path) -> None:
         (24, 12, 48),
         (36, 18, 72),
     ]
+
+
+@pytest.mark.parametrize("method", [Multitask(), ICaRL(memory=7)])
+def test_a_pass_has_every_row_where_batches_of_several_tasks_do_not_fill(
+    folder: Path, method: Method
+) -> None:
+    changes = {"batch_size": 5, "task_batch_size": {"t0": 4}, "curve_points": 0}
+    protocol = Protocol(**{**PROTOCOL.model_dump(), **changes})
+    cell = Cell(folder, method, heads=("a", "b", "a"), protocol=protocol).run()
+    for record in cell.traces:
+        assert (record.examples, record.epochs) == (2 * record.rows, 2.0)
 
 
 def test_lengths_follow_the_epochs_of_each_task(folder: Path) -> None:

@@ -249,7 +249,21 @@ def test_choices_lose_the_blanks_around_them_and_equal_ones_are_noted() -> None:
     choice = task(rows, ("1", "2"), template=Template("{text}?"))
     encoded = encoder().encode(choice, rows, to_train=False)
     assert encoded.names == (("cat", "cat"),)
-    assert encoded.notes[0] == "task 't': 1 row with equal choices, of which the first is taken."
+    (note,) = encoded.notes  # not that one is the beginning of the other
+    assert note == "task 't': 1 row with equal choices, of which the first is taken."
+
+
+@pytest.mark.parametrize("to_train", [True, False])
+def test_locked_rows_cannot_be_written_to(to_train: bool) -> None:
+    encoded = encoder().encode(
+        task(rows_of(["a", "b"], [0, 1])), rows_of(["a", "b"], [0, 1]), to_train=to_train
+    )
+    locked = encoded.lock()
+    arrays = {n: v for n, v in vars(locked).items() if isinstance(v, np.ndarray)}
+    assert ("answers" if to_train else "candidates") in arrays
+    for name, array in arrays.items():
+        assert not array.flags.writeable
+        assert np.array_equal(array, getattr(encoded, name))
 
 
 def test_a_text_that_a_prompt_names_twice_is_cut_in_both_places() -> None:

@@ -74,7 +74,7 @@ def test_plan_repeats_with_its_stream_and_epochs_differ() -> None:
     source = data([3] * 10)
 
     def rows(seed: int, steps: int) -> list[list[int]]:
-        return [p.tolist() for _, p in plan([source], 4, steps, ("order", seed))]
+        return [p.tolist() for _, p in plan([source], [4], steps, ("order", seed))]
 
     assert rows(0, 6) == rows(0, 6)
     assert rows(0, 6) != rows(1, 6)
@@ -87,7 +87,7 @@ def test_plan_repeats_with_its_stream_and_epochs_differ() -> None:
 
 def test_the_largest_batch_of_a_plan_and_of_its_last_tenth() -> None:
     rng = np.random.default_rng(3)
-    batches = list(plan([data(rng.integers(2, 60, 100).tolist())], 7, 40, ("s",)))
+    batches = list(plan([data(rng.integers(2, 60, 100).tolist())], [7], 40, ("s",)))
     sizes = [len(at) * source.rows.lengths[at].max() for source, at in batches]
     first, last = int(np.argmax(sizes)), 36 + int(np.argmax(sizes[36:]))
     assert largest_batches(batches) == {first, last}
@@ -97,8 +97,8 @@ def test_the_largest_batch_of_a_plan_and_of_its_last_tenth() -> None:
 
 def test_plan_mixes_tasks_by_batch() -> None:
     first, second = data([3] * 8, 0), data([5] * 8, 1)
-    items = list(plan([first, second], 4, 4, ("order", 0)))
-    assert sorted(source.task for source, _ in items) == [0, 0, 1, 1]
+    items = list(plan([first, second], [4, 2], 6, ("order", 0)))
+    assert sorted(source.task for source, _ in items) == [0, 0, 1, 1, 1, 1]
 
 
 def test_batch_counts_real_tokens() -> None:
