@@ -272,7 +272,7 @@ def test_what_is_still_to_run_follows_from_suites_and_cells() -> None:
     words = f"by its pilots {hours:.0f} core-hours of training alone)"
     assert f"`findings-smollm2` (no cell of this version; {words}" in text
     assert left("findings-sequence-15")[1:] == (1, 0)
-    assert "- `replay` in `findings-sequence-15`, and 11 of 40 cells of five more seeds of" in text
+    assert "- `replay` in `findings-sequence-15`, and 0 of 40 cells of five more seeds of" in text
     assert left("findings-sequence-4-text")[1:] == (0, 0)
     assert len(read_suite("findings-clinc150").file.seeds) == 10
     assert len(read_suite("findings-clinc150-stage").file.seeds) == 10
