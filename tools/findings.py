@@ -226,14 +226,17 @@ def interval(value: float, low: float, high: float) -> str:
 
 def more(found: Comparison) -> str:
     """Return how much more one has than the other, with its interval, as ``.012 [−.003, .027]``."""
-    ends = found.difference, found.difference_low, found.difference_high
-    return "{} [{}, {}]".format(*map(plain, ends))
+    return _unsigned(found.difference, found.difference_low, found.difference_high)
 
 
 def less(found: Comparison) -> str:
     """Return how much less one has than the other, like `more`."""
-    ends = -found.difference, -found.difference_high, -found.difference_low
-    return "{} [{}, {}]".format(*map(plain, ends))
+    return _unsigned(-found.difference, -found.difference_high, -found.difference_low)
+
+
+def _unsigned(value: float, low: float, high: float) -> str:
+    ends = (plain(e, 3 if abs(e) >= 0.0005 or low * high <= 0 else 4) for e in (low, high))
+    return f"{plain(value)} [{', '.join(ends)}]"
 
 
 def plain(value: float, digits: int = 3) -> str:

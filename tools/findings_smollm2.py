@@ -6,8 +6,8 @@ What is compared, and by which scores, was fixed in the suite before the first c
 comparisons of methods with each rate of plain fine-tuning, which use the same scores, were added
 while the cells ran, before one of them was read; those of the lower rates with the full one after
 two seeds were seen. The baselines of `LATER` and their comparisons were declared when all other
-cells were known, before their own. Five more seeds of the others were declared then; they are read
-once, when all ten are there. `TUNED` was declared last.
+cells were known, before their own. Five more seeds of the others were declared then, and read
+once, when all ten were there. `TUNED` was declared last.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -24,6 +25,7 @@ from clbench.results.store import Store
 from tools.equal_learning import against, at_equal_learning, complete, shown_against
 from tools.findings import REFERENCE, ROOT, interval, less, more, plain, table, write
 from tools.findings_figures import points_figure
+from tools.findings_sequences import UNTIMED
 
 PAGE = ROOT / "docs" / "findings-smollm2.md"
 FIGURE = ROOT / "docs" / "figures" / "findings-smollm2.svg"
@@ -33,12 +35,13 @@ LATER = ("self-replay-tenth", "sdft")
 """Baselines declared when all other cells were known, with a family of intervals of their own."""
 TUNED = ("lora-tuned",)
 """A baseline declared after `LATER`, with a rate tuned on other rows and a family of its own."""
-UNREAD = ROOT / "results" / "unread" / FOLDER.name
-"""Cells of seeds that are read when the last one is there; the board does not show them."""
 UNTRAINED = FOLDER.with_name(f"{FOLDER.name}-untrained")
 """One cell with one step a stage, which holds the scores of the untrained model."""
-LOOKS = {5: 0.05, 10: 0.025}
-"""Error rates of the comparisons first declared, by seeds: the second look was declared later."""
+ALPHA = 0.025
+"""Error rate of the comparisons first declared: they are the second look, which was declared later.
+
+The first one, at five seeds, had .05.
+"""
 GENERAL = "generic-replay-tenth"
 LOST = {"text_loss_added": "text loss", "p_o": "topics"}
 """The primary and the secondary score, of what is lost."""
@@ -62,25 +65,15 @@ LOWER = ("text_loss_added",)
 
 
 @cache
-def every() -> pd.DataFrame:
+def kept() -> pd.DataFrame:
     """Return the scores of the finished cells."""
     rows = []
     for cell in (cell for cell in Store(FOLDER).read().cells if cell.status == "ok"):
         own = {"baseline": cell.baseline, "seed": cell.seed, "seconds": cell.train_seconds}
+        if any(UNTIMED in note for note in cell.notes):
+            own["seconds"] = np.nan
         rows.append({**cell_scores(cell), **own})
     return pd.DataFrame(rows)
-
-
-@cache
-def look() -> int:
-    """Return how many seeds are read: ten once all baselines first declared have them."""
-    seeds = complete(every()[~every()["baseline"].isin((*LATER, *TUNED))])["seed"]
-    return max(LOOKS) if seeds.nunique() >= max(LOOKS) else min(LOOKS)
-
-
-def kept() -> pd.DataFrame:
-    """Return the scores of the seeds that are read."""
-    return every()[every()["seed"] < look()]
 
 
 @cache
@@ -108,7 +101,7 @@ def against_untrained() -> dict[tuple[str, str, str], Comparison]:
         }
         for score in ("p_o_before", LEARNED, "p_o")
     }
-    found = compare(groups, alpha=LOOKS[look()])
+    found = compare(groups, alpha=ALPHA)
     return {(*key, name): each for (key, name), each in found.items()}
 
 
@@ -132,7 +125,7 @@ def on_curve() -> dict[tuple[str, str], Comparison | int]:
         "text_loss_added": (by_seed("text_loss_added"), STEPS["text_loss_added"]),
         "p_o": (-by_seed("p_o"), STEPS["p_o"]),
     }
-    return at_equal_learning(by_seed(LEARNED), lost, RATES, others(), LOOKS[look()])
+    return at_equal_learning(by_seed(LEARNED), lost, RATES, others(), ALPHA)
 
 
 @cache
@@ -142,7 +135,7 @@ def against_rates() -> dict[tuple[str, str, str], Comparison]:
     All intervals hold jointly.
     """
     rates = {rate: [*others(), *(RATES[:-1] if rate == "vanilla" else ())] for rate in RATES}
-    return against(compared(), rates, STEPS, LOWER, LOOKS[look()])
+    return against(compared(), rates, STEPS, LOWER, ALPHA)
 
 
 def beside(names: Sequence[str]) -> pd.DataFrame:
@@ -167,7 +160,8 @@ def tables() -> dict[str, str]:
     points = [["untrained", *(plain(untrained()[score]) for score in SHOWN), "", ""]]
     for name, own in kept().groupby("baseline", sort=False):
         means = [plain(own[score].mean()) for score in SHOWN]
-        minutes = f"{own['seconds'].median() / 60:.1f}"
+        seconds = own["seconds"].dropna()
+        minutes = "" if seconds.empty else f"{seconds.median() / 60:.1f}"
         points.append([f"`{name}`", *means, minutes, str(own["seed"].nunique())])
     columns = [part for label in ("sentiment", *LOST.values()) for part in (label, "")]
     heads = [
