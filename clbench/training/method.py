@@ -89,8 +89,8 @@ class Method(Configured):
         then called, which must not change the model. A stage that starts from vanilla's weights is
         trained once for vanilla and all such methods.
     version
-        Increase it when a change of the method changes its scores: its finished cells then become
-        outdated.
+        Of methods of clbench itself; a plug-in's source has a digest. Increase it when a change of
+        the method changes its scores: its finished cells then become outdated.
     check_settings
         Settings that `clbench check` replaces, where they alone decide the memory or the time.
     lr, lr_multiple
