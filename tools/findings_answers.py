@@ -175,7 +175,8 @@ def values() -> dict[str, str]:
         found[f"rows {name}"] = f"{runs(name)['rows'].max():,}"
         found[f"seeds {name}"] = f"{runs(name)['seed'].nunique()}"
     found["seeds fewest"] = str(sequences.SEEDS)
-    found["time smollm2 replay"] = smollm2.values()["time replay"]
+    for name in ("replay", smollm2.GENERAL):
+        found[f"time smollm2 {name}"] = smollm2.values()[f"time {name}"]
     found["seeds self-replay-tenth"] = str(smollm2.beside(smollm2.LATER)["seed"].nunique())
     found |= {f"{task} {method} score": plain(x) for (task, method), x in pretraining()[0].items()}
     for name, study in SEQUENCES.items():

@@ -134,9 +134,9 @@ def test_what_the_page_says_of_methods() -> None:
         if row["method"] == "seq-star-low"
     )
     words = (
-        f"(`seq-star-low`), it ends at {low}: {more(itself)} above itself, and ahead of that head"
+        f"(`seq-star-low`), it ends at {low}: {more(itself)} above its first setting, and ahead of"
     )
-    assert f"{words} by {more(ahead)}." in text()
+    assert f"{words} that head by {more(ahead)}." in text()
     assert f"(`seq-star-low`) it scores {low} with the stage's, no less" in text()
     assert float(low) >= float(average(0, "seq-star"))
     words = f"ahead of plain fine-tuning by {shown(plainly, plain)} and just behind a head on the"
