@@ -277,10 +277,14 @@ def trials_table() -> str:
 
 
 def trial_rows(study: Study, name: str, cells: Sequence[CellResult]) -> list[list[str]]:
-    """Return what the trials of a baseline change and their scores, the lowest first."""
-    tuned = read_baseline(str(study.tuning / f"{name}.toml"))
-    used: dict[str, Any] = {"lr_multiple": 1.0, **tuned.settings}
+    """Return what the trials of a baseline change and their scores, the lowest first.
+
+    Where none did better than the first one, its settings are those in use.
+    """
     settings = [cell.settings["method"] for cell in cells]
+    used: dict[str, Any] = dict(settings[0])
+    if (path := study.tuning / f"{name}.toml").exists():
+        used = {"lr_multiple": 1.0, **read_baseline(str(path)).settings}
     keys = [key for key in used if any(own[key] != used[key] for own in settings)]
     found = {
         tuple(own[key] for key in keys): cell.scores[SCORE] or 0.0

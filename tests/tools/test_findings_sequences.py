@@ -247,3 +247,22 @@ def test_the_cells_of_icarl_ended_their_stages_early() -> None:
     passes = sorted({f"{each[-1].examples / each[-1].rows:.1f}" for each in stages})
     assert all(each[0].examples == 3 * each[0].rows for each in stages)
     assert f"the last after {' to '.join(passes)} of three passes over its rows;" in text()
+
+
+def test_lower_rates_of_seq_star_with_all_classes() -> None:
+    folders = (f"findings-clinc150-tune-seq-star{part}" for part in ("", "-lower", "-lower-head"))
+    found = {
+        (cell.settings["method"]["lr_multiple"], cell.settings["method"]["head_lr"]): (
+            cell.scores["average"] or 0.0
+        )
+        for folder in folders
+        for cell in Store(page.REFERENCE / folder).read().cells
+    }
+    assert max(found, key=found.__getitem__) == (0.02, 0.03)
+    assert found[0.02, 0.03] - found[0.01, 0.03] == pytest.approx(1 / 1500)
+    assert found[0.02, 0.01] < found[0.02, 0.03] - 0.1
+    used = read_baseline(str(page.ALL.tuning / "seq-star-low.toml")).settings
+    assert (used["lr_multiple"], used["head_lr"]) == (0.02, 0.03)
+    heads = tried("findings-clinc150-tune-ewc-lora-head", "ewc-lora")
+    assert [*heads] == [(5.0, None), (10.0, None)]
+    assert heads[5.0, None] > heads[10.0, None]
