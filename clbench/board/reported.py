@@ -126,6 +126,7 @@ def has_one_recipe(submission: Submission) -> Lines:
                 "name": method["method"],
                 "settings": method.get("settings", {}),
                 "source": used.get("source"),
+                **({"version": used["version"]} if "version" in used else {}),
             },
             "seed": cell.seed,
             "reference_of": cell.reference_of,

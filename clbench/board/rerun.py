@@ -44,10 +44,9 @@ def rerun(
     With `trust`, code of the submission runs in this process. `threads` are those of PyTorch; None
     leaves their number unchanged.
     """
-    version = submission.cells[0].recipe.get("version")
+    version, writer = submission.cells[0].recipe.get("version"), submission.manifest.clbench
     if version != RECIPE_VERSION:
         what = f"recipes of version {version}, and this clbench trains version {RECIPE_VERSION}"
-        writer = submission.manifest.clbench
         return Outcome(unchecked=[f"it has {what}; use clbench {writer}, which wrote it"])
     if submission.has_code and not trust and not shutil.which("bwrap"):
         what = "it brings code of its own, and there is no bubblewrap (bwrap) here to run it in"
@@ -61,6 +60,12 @@ def rerun(
             fingerprints = {key: cell.fingerprint for key, cell in drawn.items()}
             ours = train(submission, fingerprints, out, threads)
     except OtherRecipeError as error:
+        theirs, ours = (
+            r["method"].get("version", 1) for r in (drawn[error.key].recipe, error.recipe)
+        )
+        if theirs != ours:
+            what = f"{error.key} has version {theirs} of its method, and this clbench {ours}"
+            return Outcome(unchecked=[f"{what}; use clbench {writer}, which wrote it"])
         difference = first_difference(drawn[error.key].recipe, error.recipe)
         return Outcome([f"{error.key} {difference or 'has another recipe'} here."])
     except FailedCodeError as error:

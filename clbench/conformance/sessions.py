@@ -172,6 +172,8 @@ def _observe(
     middle = end = 0
 
     class Observed(method):  # type: ignore[valid-type, misc]
+        observed = method  # by which a cell knows vanilla
+
         def setup(self, context: Context) -> None:
             references.append(("the model", weakref.ref(context.model)))
             run.model_bytes = sum(p.numel() * 4 for p in context.model.parameters())

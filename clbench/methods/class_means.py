@@ -242,7 +242,6 @@ class ICaRL(Method):
     """
 
     name = "icarl"
-    version = 2
     holds_head = True
     head_kinds = ("classification",)
     keeps_rows = True

@@ -76,8 +76,8 @@ def read_curve(points: Floats, level: float) -> tuple[Floats, float]:
 def unbeaten(points: Floats) -> np.typing.NDArray[np.bool_]:
     """Return which settings of points as in `read_curve` no other one beats, shape (settings,).
 
-    One beats another that learns no more and forgets more on every seed, as if its rate is too
-    high.
+    A setting is beaten, as by too high a rate, if another one learns at least as much and forgets
+    less on every seed.
     """
     x, y = np.moveaxis(points, -1, 0)
     beats = (x[:, None] >= x[:, :, None]) & (y[:, None] < y[:, :, None])

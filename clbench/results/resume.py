@@ -130,7 +130,9 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[
 
 
 def _describe(section: str, key: str, old: Any, new: Any) -> str:
-    if text := DIGESTS.get("source" if (section, key) == ("method", "source") else section):
+    if text := DIGESTS.get(
+        key if section == "method" and key in ("source", "version") else section
+    ):
         return text.format(key=key)
     lists = [sorted(map(str, value)) for value in (old, new) if isinstance(value, list)]
     if len(lists) == 2 and lists[0] == lists[1]:

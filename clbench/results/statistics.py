@@ -243,8 +243,8 @@ def compare(
         mean, n = float(x.mean()), len(x)
         variance, freedom = math.nan, math.nan
         if n > 1:
-            beside = sample.step**2 + n * sample.error**2
-            variance, freedom = float(x.var(ddof=1)) + beside, n - 1.0
+            added = sample.step**2 + n * sample.error**2
+            variance, freedom = float(x.var(ddof=1)) + added, n - 1.0
         p = p_family = half = math.nan
         verdict: Verdict = "no verdict"
         why = ""

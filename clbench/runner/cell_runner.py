@@ -92,7 +92,6 @@ class CellRunner:
         self._divergence: Divergence | None = None
         self._capabilities_before: list[Measures] = []
         self._untrained: list[float] = []
-        self._began = 0.0  # seconds that `before_stage` of the present stage took, outside training
         self._grows = True  # whether a head that grows further could go on from here
         self._protocol = at_rate(self.method, self.cell.protocol)
         # A reference trains one task, with the random streams of its stage in the scenario.
@@ -239,15 +238,15 @@ class CellRunner:
         self.context.model.shown = self.scenario.shown(index + 1)
         return stage
 
-    def _begin(self, stage: Stage) -> float:
-        """Begin a stage of a method that only consolidates; return the megabytes that it holds."""
+    def _begin(self, stage: Stage) -> tuple[float, float]:
+        """Begin a stage of a method that only consolidates; return megabytes held, and seconds."""
         if not self.method.only_consolidates or not self.method.acts_in(stage.index):
-            return 0.0
+            return 0.0, 0.0
         with self._model_unchanged("before_stage", stage.index):
             start = time.perf_counter()
             self.method.before_stage(stage)
-            self._began = time.perf_counter() - start
-        return bytes_held(self.method) / 1e6
+            seconds = time.perf_counter() - start
+        return bytes_held(self.method) / 1e6, seconds
 
     @contextmanager
     def _model_unchanged(self, hook: str, index: int) -> Iterator[None]:
@@ -284,7 +283,7 @@ class CellRunner:
             if self._scorers and self._pretrained.keys() == weights.keys():
                 stage.record("drift", stage.squared_distance(self._pretrained).sqrt())
 
-        held = self._begin(stage)
+        held, seconds = self._begin(stage)
         record = train_stage(
             stage,
             Vanilla() if self.method.only_consolidates or not acts else self.method,
@@ -295,6 +294,7 @@ class CellRunner:
             and (lambda: after_epoch(position, next(passes), self._scorer.row(stage.index)[0])),
         )
         record.memory_mb = ((record.memory_mb or 0.0) + held) or None
+        record.train_seconds += seconds
         return record
 
     def _finish(self, stage: Stage, record: StageRecord, *, cached: bool) -> None:
@@ -304,8 +304,7 @@ class CellRunner:
         with self._model_unchanged("after_stage", following) if checked else nullcontext():
             start = time.perf_counter()
             self.method.after_stage(stage)
-            record.train_seconds += self._began + time.perf_counter() - start
-            self._began = 0.0
+            record.train_seconds += time.perf_counter() - start
         record.cached = cached
         record.curves.update(stage.log)
         start = time.perf_counter()
@@ -368,7 +367,9 @@ class CellRunner:
         """Continue from a stage that was trained elsewhere."""
         stage, record = self._stage(position), stored.record.model_copy(deep=True)
         if self._stored.is_shared(position):
-            record.memory_mb = ((record.memory_mb or 0.0) + self._begin(stage)) or None
+            held, seconds = self._begin(stage)
+            record.memory_mb = ((record.memory_mb or 0.0) + held) or None
+            record.train_seconds += seconds
         self._grows = stored.grows
         self.context.model.load_some(stored.weights)
         if stored.state:
@@ -387,9 +388,10 @@ class CellRunner:
 def _versions(model: torch.nn.Module) -> list[tuple[str, int, int, str]]:
     """Return values that change whenever a weight is replaced or written to.
 
-    PyTorch does not count what is written through ``.data``; it changes the sum.
+    PyTorch does not count what is written through ``.data``; that changes the sum, nearly always.
     """
-    return [
-        (name, id(value), value._version, "" if only_shapes() else str(value.detach().sum().item()))
-        for name, value in model.named_parameters()
-    ]
+
+    def total(value: torch.Tensor) -> str:
+        return "" if only_shapes() else str(value.detach().sum(dtype=torch.float32).item())
+
+    return [(n, id(v), v._version, total(v)) for n, v in model.named_parameters()]

@@ -69,8 +69,8 @@ class CellStages:
 
     @property
     def is_vanilla(self) -> bool:
-        """Whether the method is vanilla; one of another name may change the model in `setup`."""
-        return self.method.name == Vanilla.name
+        """Whether the method is vanilla itself; a subclass may change the model in `setup`."""
+        return getattr(self.method, "observed", type(self.method)) is Vanilla
 
     def is_shared(self, position: int) -> bool:
         """Whether vanilla's training serves this stage."""

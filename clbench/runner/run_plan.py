@@ -111,7 +111,8 @@ def run_plan(state: RunState, listener: Listener, executor: "Executor") -> list[
         finally:
             # Even after an interruption, the table must hold every cell on disk.
             write_scores()
-        StageCache(plan.out / "stages").drop_of_run()
+        if all(result.status == "ok" for result in new):  # else for the next try
+            StageCache(plan.out / "stages").drop_of_run()
     return state.with_new(new)
 
 

@@ -88,9 +88,6 @@ class Method(Configured):
         stages for which `acts_in` returns True. Of the hooks of training, only `before_stage` is
         then called, which must not change the model. A stage that starts from vanilla's weights is
         trained once for vanilla and all such methods.
-    version
-        Of methods of clbench itself; a plug-in's source has a digest. Increase it when a change of
-        the method changes its scores: its finished cells then become outdated.
     check_settings
         Settings that `clbench check` replaces, where they alone decide the memory or the time.
     lr, lr_multiple
@@ -113,7 +110,6 @@ class Method(Configured):
     takes_fisher: ClassVar[bool] = False
     reads_corpus: ClassVar[bool] = False
     control: ClassVar[bool] = False
-    version: ClassVar[int] = 1
     check_settings: ClassVar[Mapping[str, Any]] = {}
     lr: LearningRate | None = None
     lr_multiple: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
@@ -152,7 +148,10 @@ class Method(Configured):
         """Called when a stage begins, before `training_data`."""
 
     def training_data(self, stage: Stage) -> Sequence[TaskData]:
-        """Called once per stage: return the rows to train on; tasks are mixed batch by batch."""
+        """Called once per stage: return the rows to train on; tasks are mixed batch by batch.
+
+        Each task has batches of its own size, and the stage as many epochs or steps as its own.
+        """
         return [stage.data]
 
     def phases(self, stage: Stage) -> Sequence[Phase]:

@@ -27,6 +27,7 @@ from clbench.board.submit import submit
 from clbench.board.verify import verify
 from clbench.core.errors import RunFolderError
 from clbench.results.cell import CellResult, pack_rows
+from clbench.suite.plan import VERSIONS
 
 QUICK = Path(__file__).parents[2] / "results" / "reference" / "quick"
 
@@ -269,6 +270,25 @@ def test_a_sandbox_that_does_not_start_says_nothing_of_the_submission(
     outcome = verify(quick, again=1).checks[-1].outcome
     assert not outcome.wrong
     assert "the sandbox did not start: bwrap: setting up uid map" in outcome.unchecked[0]
+
+
+def test_another_version_of_a_method_says_nothing_of_the_submission(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in Submission(quick).cells:
+        monkeypatch.setitem(VERSIONS, one.method, 2)
+    outcome = verify(quick, again=1).checks[-1].outcome
+    assert not outcome.wrong
+    assert "has version 1 of its method, and this clbench 2; use clbench" in outcome.unchecked[0]
+
+    def change(content: dict[str, Any]) -> None:
+        content["recipe"]["method"]["version"] = 2
+
+    forger = Forger(Path(shutil.copytree(quick, tmp_path / "copy")))
+    forger.cells(change)
+    forger.seal()
+    found = {check: outcome for _, check, outcome in verify(forger.folder).checks}
+    assert not any(outcome.wrong for outcome in found.values()), found
 
 
 def test_rows_that_cannot_be_compared_say_nothing_of_the_submission(

@@ -21,6 +21,7 @@ def differences(planned: PlannedCell, *results: CellResult) -> list[str]:
         ({"method": {"settings": {"importance": 675.0}}}, "importance = not set, now 675.0"),
         ({"method": {"name": "ewc"}}, "name = 'vanilla', now 'ewc'"),
         ({"method": {"source": "d"}}, "a different implementation of the method"),
+        ({"method": {"version": 2}}, "a clbench version that trains differently"),
         ({"model": {"files": {}}}, "a different model or different weights"),
         ({"tasks": {"glue/mrpc": {"digest": "z"}}}, "different rows of glue/mrpc"),
         ({"files": {"split": "e"}}, "different content in its split file"),

@@ -201,7 +201,8 @@ def test_a_measure_that_fails_at_the_end_costs_only_the_last_stage(
     text = world.suite.read_text(encoding="utf-8")
     world.suite.write_text(text.replace("[protocol]", "[protocol]\nrelearn_rows = 8", 1))
     whole = Steps()
-    world.run("whole", listener=whole, **options)
+    (cell,) = world.run("whole", listener=whole, **options).cells
+    assert [*cell.stages[2].curves["scores"]] == ["mood", "thing", "mood (2)"]
 
     def diverges(*arguments: object) -> None:
         raise ArithmeticError("diverged")

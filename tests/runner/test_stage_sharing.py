@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from helpers.workspace import Steps, Workspace, measured
+
+from clbench.methods.base import Vanilla
+from clbench.runner.cell_stages import CellStages
 
 ORDERS = """
 [[scenario]]
@@ -124,3 +128,17 @@ def test_a_head_that_grows_further_goes_on_from_the_last_stage(
     run = world.run("both", scenario="grow-one", epochs=1, limit=ROWS, methods=[method])
     assert measured(run) == expected
     assert sum(not stage.cached for stage in run.cells[0].stages) == trained
+
+
+def test_a_subclass_of_vanilla_is_not_vanilla() -> None:
+    """It inherits the name, unless it is registered, and may change the model in `setup`."""
+
+    class Mine(Vanilla):
+        pass
+
+    def is_vanilla(method: Any) -> bool:
+        cell: Any = SimpleNamespace(method=method)
+        return bool(CellStages.is_vanilla.__get__(cell))
+
+    assert Mine.name == Vanilla.name
+    assert (is_vanilla(Vanilla()), is_vanilla(Mine())) == (True, False)

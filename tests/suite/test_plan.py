@@ -21,9 +21,15 @@ from clbench.core.errors import (
 )
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
-from clbench.suite.plan import make_plan, validate
+from clbench.suite.plan import VERSIONS, make_plan, validate
 from clbench.suite.read import read_suite
 from clbench.suite.scores import SCORE, Need, Score, Steps
+
+
+def test_only_methods_that_changed_have_a_version(make: Make) -> None:
+    cells = make(scenarios=["a-b"], methods=["vanilla", "icarl"]).cells
+    versions = {cell.baseline.name: cell.recipe["method"].get("version") for cell in cells}
+    assert versions == {"vanilla": None, "icarl": VERSIONS["icarl"], "reference1": None}
 
 
 def test_order_and_names_of_cells(make: Make) -> None:
