@@ -64,7 +64,7 @@ def brackets(interval: tuple[float, float]) -> str:
 @cache
 def averages(study: pairs.Study) -> dict[str, float]:
     """Return the mean average over the tasks after the last stage, by method, in rising order."""
-    rows = means(score_rows(study.read()[0]))
+    rows = means(score_rows(sequences.with_retuned(study)))
     return dict(sorted(((r["method"], r["average_mean"]) for r in rows), key=lambda pair: pair[1]))
 
 
@@ -95,7 +95,9 @@ def comparisons() -> dict[str, Comparison]:
     for name, study in SEQUENCES.items():
         add(name, study, sequences.CLAIMS, score)
     names = [n for n in averages(sequences.ALL) if n not in (*CLASS_MEANS, *CONTROLS)]
-    add("lead", sequences.ALL, [Claim("prototypes", name) for name in names], score)
+    cells, margin = sequences.with_retuned(sequences.ALL), sequences.ALL.read()[1].margin
+    leads = pairs.answers(cells, margin, [Claim("prototypes", name) for name in names], score)
+    found |= {f"lead prototypes {c.reference} {s}": answer for (c, s), answer in leads.items()}
     found |= {f"later {' '.join(claim)}": a for (claim, _), a in sequences.later().items()}
     found |= {f"unseen {' '.join(claim)}": a for (claim, _), a in sequences.unseen().items()}
     for study in sequences.RETUNED:

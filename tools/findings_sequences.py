@@ -105,7 +105,13 @@ STRONG = tuple(
     Claim("o-lora-strong", name) for name in ("o-lora", "lora-shared", "ewc-lora", "frozen")
 )
 LOW = tuple(Claim("seq-star-low", name) for name in ("seq-star", "frozen"))
-RETUNED = {FOUR: ("strong", STRONG), FIFTEEN: ("strong", STRONG), STAGE: ("low", LOW)}
+LOWER = (*LOW, Claim("seq-star-low", "prototypes"))
+RETUNED = {
+    FOUR: ("strong", STRONG),
+    FIFTEEN: ("strong", STRONG),
+    STAGE: ("low", LOW),
+    ALL: ("low", LOWER),
+}
 """Comparisons of baselines that were tuned further, declared when all other cells were known.
 
 With the end of the name of the folder that has their cells.
