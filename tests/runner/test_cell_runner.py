@@ -194,28 +194,6 @@ def test_shared_later_stages_are_kept_no_longer_than_a_run(world: Workspace) -> 
     assert files("one") == 1
 
 
-def test_a_measure_that_fails_at_the_end_costs_only_the_last_stage(
-    world: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options: dict[str, Any] = {"methods": ["ewc"], "scenario": "three", "epochs": 1}
-    text = world.suite.read_text(encoding="utf-8")
-    world.suite.write_text(text.replace("[protocol]", "[protocol]\nrelearn_rows = 8", 1))
-    whole = Steps()
-    (cell,) = world.run("whole", listener=whole, **options).cells
-    assert [*cell.stages[2].curves["scores"]] == ["mood", "thing", "mood (2)"]
-
-    def diverges(*arguments: object) -> None:
-        raise ArithmeticError("diverged")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("clbench.runner.cell_runner.relearn", diverges)
-        (cell,) = world.run("fails", **options).cells
-    assert "diverged" in str(cell.reason)
-    again = Steps()
-    (cell,) = world.run("fails", listener=again, **options).cells
-    assert (cell.status, again.steps) == ("ok", whole.steps // 3)
-
-
 @pytest.mark.slow
 def test_a_cell_that_is_interrupted_after_a_shared_stage_resumes(world: Workspace) -> None:
     (name,) = wise(world, 0.25)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from helpers.workspace import Steps, Workspace
@@ -221,3 +222,25 @@ def test_an_error_is_explained_in_one_line() -> None:
     with pytest.raises(ValueError, match="Expecting") as caught:
         json.loads("{")
     assert explain(caught.value).startswith("JSONDecodeError: Expecting property name")
+
+
+def test_a_measure_that_fails_at_the_end_costs_only_the_last_stage(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"methods": ["ewc"], "scenario": "three", "epochs": 1}
+    text = world.suite.read_text(encoding="utf-8")
+    world.suite.write_text(text.replace("[protocol]", "[protocol]\nrelearn_rows = 8", 1))
+    whole = Steps()
+    (cell,) = world.run("whole", listener=whole, **options).cells
+    assert [*cell.stages[2].curves["scores"]] == ["mood", "thing", "mood (2)"]
+
+    def diverges(*arguments: object) -> None:
+        raise ArithmeticError("diverged")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("clbench.runner.cell_runner.relearn", diverges)
+        (cell,) = world.run("fails", **options).cells
+    assert "diverged" in str(cell.reason)
+    again = Steps()
+    (cell,) = world.run("fails", listener=again, **options).cells
+    assert (cell.status, again.steps) == ("ok", whole.steps // 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -60,6 +61,15 @@ def tried(folder: str, method: str) -> dict[tuple[float, Any], float]:
             own = cell.settings["method"]
             settings[own["lr_multiple"], own.get("weight")] = cell.scores["average"]
     return settings
+
+
+def rates_tried(folders: Iterable[str]) -> dict[tuple[float, float], float]:
+    """Return the averages of SEQ*'s trials by the rates of its encoder and of its head."""
+    found = {}
+    for cell in (c for f in folders for c in Store(page.REFERENCE / f).read().cells):
+        own = cell.settings["method"]
+        found[own["lr_multiple"], own["head_lr"]] = cell.scores["average"] or 0.0
+    return found
 
 
 def test_higher_rates_of_a_head_on_frozen_features() -> None:
@@ -228,13 +238,7 @@ def test_what_the_page_says_of_class_means() -> None:
 
 def test_lower_rates_of_seq_star_with_the_stages_classes() -> None:
     folders = (f"findings-clinc150-stage-tune-seq-star{part}" for part in ("", "-fifth", "-tenth"))
-    found = {
-        (cell.settings["method"]["lr_multiple"], cell.settings["method"]["head_lr"]): (
-            cell.scores["average"] or 0.0
-        )
-        for folder in folders
-        for cell in Store(page.REFERENCE / folder).read().cells
-    }
+    found = rates_tried(folders)
     assert [len({key[n] for key in found}) for n in (0, 1)] == [4, 2]
     assert max(found, key=found.__getitem__) == (0.05, 0.01)
     used = read_baseline(str(page.STAGE.tuning / "seq-star-low.toml")).settings
@@ -272,13 +276,7 @@ def test_the_cells_of_icarl_ended_their_stages_early() -> None:
 
 def test_lower_rates_of_seq_star_with_all_classes() -> None:
     folders = (f"findings-clinc150-tune-seq-star{part}" for part in ("", "-lower", "-lower-head"))
-    found = {
-        (cell.settings["method"]["lr_multiple"], cell.settings["method"]["head_lr"]): (
-            cell.scores["average"] or 0.0
-        )
-        for folder in folders
-        for cell in Store(page.REFERENCE / folder).read().cells
-    }
+    found = rates_tried(folders)
     assert max(found, key=found.__getitem__) == (0.02, 0.03)
     assert found[0.02, 0.03] - found[0.01, 0.03] == pytest.approx(1 / 1500)
     assert found[0.02, 0.01] < found[0.02, 0.03] - 0.1
