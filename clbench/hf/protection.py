@@ -16,7 +16,7 @@ from clbench.hf.refusals import problem_of
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.tasks.corpus import resolve_corpus
-from clbench.training import engine
+from clbench.training import hook_values
 
 RANDOM = "clbench_random_{}.safetensors"
 """File of the random streams of one process, by its number, in a checkpoint."""
@@ -172,8 +172,8 @@ class Protection(TrainerCallback):  # type: ignore[misc]
             if stage.tokens is not None and trainer.args.average_tokens_across_devices:
                 stage.tokens = items / trainer.accelerator.num_processes
         batch = stage.begin(inputs, own_loss, parts)
-        loss = engine.checked_loss(self.method.loss(stage, batch))
-        if (penalty := engine.checked_penalty(self.method.penalty(stage))) is not None:
+        loss = hook_values.checked_loss(self.method.loss(stage, batch))
+        if (penalty := hook_values.checked_penalty(self.method.penalty(stage))) is not None:
             loss = loss + penalty
         stage.part += 1
         return loss / parts
@@ -206,8 +206,8 @@ class Protection(TrainerCallback):  # type: ignore[misc]
             )
         self._check_optimizer()
         stage.steps = stage.total_steps = trainer.state.max_steps
-        groups = engine.checked_groups(self.method.parameter_groups(stage), stage.model)
-        self._optimizer = engine.checked_optimizer(
+        groups = hook_values.checked_groups(self.method.parameter_groups(stage), stage.model)
+        self._optimizer = hook_values.checked_optimizer(
             self.method.optimizer(stage, groups), stage.model
         )
         if type(self.method).optimizer is not Method.optimizer and "adam" not in trainer.args.optim:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import transformers
 
+from clbench.core.errors import DataError
 from clbench.core.files import Facts, cached_tensors
 from clbench.core.shapes import only_shapes
 from clbench.measure.capabilities import CapabilityData
@@ -20,7 +21,7 @@ from clbench.models import classifier, encoding
 from clbench.results.cell import correct_rows, pack_rows
 from clbench.shifts.scenario import Scenario
 from clbench.tasks.metrics import right_texts, score, score_texts, told_scores
-from clbench.tasks.task import IntArray, Rows
+from clbench.tasks.task import IntArray, Rows, Task
 from clbench.training.batches import TaskData
 from clbench.training.context import Context
 from clbench.training.device import Precision
@@ -204,6 +205,16 @@ ProbeRow = list[float | None]
 BEFORE = -1
 """The stage before the first one: the pretrained model."""
 MOST_ITERATIONS = 300
+
+
+def check_probe_rows(count: int, tasks: Sequence[Task]) -> None:
+    """Raise a DataError unless a probe has a row of each class."""
+    for task in tasks:
+        if count < (classes := len(task.own or task.labels)):
+            raise DataError(
+                f"probe_rows = {count} is less than the {classes} classes of task "
+                f"{task.name!r}. Raise it."
+            )
 
 
 @dataclass(frozen=True)

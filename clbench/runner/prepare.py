@@ -1,7 +1,7 @@
 """Prepare scenarios for training: load, shift and tokenise the rows."""
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from clbench.core.seeds import numpy_stream
 from clbench.core.user_code import WARNINGS, user_code
 from clbench.measure.capabilities import capability_data
 from clbench.measure.pretraining_scorer import check_harness, make_scorer
-from clbench.measure.rows import PreparedScenario, embed_rows
+from clbench.measure.rows import PreparedScenario, check_probe_rows, embed_rows
 from clbench.measure.writer import Writer
 from clbench.models.answering import check_packing, stop_tokens
 from clbench.models.checkpoint import (
@@ -170,7 +170,7 @@ class ScenarioPreparer:
 
         probed: tuple[TaskData, ...] = ()
         if (count := protocol.probe_rows) is not None:
-            _check_probe_rows(count, tasks)
+            check_probe_rows(count, tasks)
             probed = data(some(train, count, "probe"))
         scorers = tuple(
             (make_scorer if column.scorer == "pretraining" else column.scorer)(
@@ -364,16 +364,6 @@ class ScenarioPreparer:
                 "score_on = 'tuning' needs. Give the part the `tuning` rows of its task."
             )
         return rows
-
-
-def _check_probe_rows(count: int, tasks: Sequence[Task]) -> None:
-    """Raise a DataError unless a probe has a row of each class."""
-    for task in tasks:
-        if count < (classes := len(task.own or task.labels)):
-            raise DataError(
-                f"probe_rows = {count} is less than the {classes} classes of task "
-                f"{task.name!r}. Raise it."
-            )
 
 
 def _keep(items: dict[Hashable, Any], name: Hashable, value: Any) -> None:

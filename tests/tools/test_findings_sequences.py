@@ -138,22 +138,13 @@ def test_what_the_page_says_of_methods() -> None:
     )
     words = f"{words} it by {behind_it} with the stage's (better tuned, ahead by"
     assert f"{words} {plain(ahead.difference)}); O-LoRA's" in text()
-    (low,) = (
-        plain(row["average_mean"])
-        for row in means(score_rows(page.with_retuned(page.STAGE)))
-        if row["method"] == "seq-star-low"
-    )
+    low, end = (plain(findings_answers.averages(s)["seq-star-low"]) for s in (page.STAGE, page.ALL))
     words = (
         f"(`seq-star-low`), it ends at {low}: {more(itself)} above its first setting, and ahead of"
     )
     assert f"{words} that head by {more(ahead)}." in text()
     lower = {c.reference: answer for (c, _), answer in page.retuned(page.ALL).items()}
     assert [each.verdict for each in lower.values()] == ["better", "better", "worse"]
-    (end,) = (
-        plain(row["average_mean"])
-        for row in means(score_rows(page.with_retuned(page.ALL)))
-        if row["method"] == "seq-star-low"
-    )
     words = (
         f"ends at {end}: {more(lower['seq-star'])} above its first setting, ahead of that head by"
     )
