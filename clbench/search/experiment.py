@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from clbench.core.errors import SearchError, count, named
+from clbench.core.errors import SearchError, SettingsError, count, named
 from clbench.core.files import locked, write_atomically
 from clbench.core.options import checks_arguments
 from clbench.core.user_code import own_state
@@ -151,6 +151,11 @@ def _search(
     run, settings = plan.run, plan.settings
     device = resources.device_here(run.device)
     scenario = ScenarioPreparer.of(run, device).prepare(run.scenarios[0], settings.seed)
+    if columns := scenario.scenario.extra_columns:
+        raise SettingsError(
+            f"{named('scenario', plan.name)}: {columns[0].name} is scored besides the tasks, and "
+            "the reward is p_o + p_s of two tasks. Choose another scenario."
+        )
     lengths = [run.protocol.stage_length(task.name, len(task.rows)) for task in scenario.train]
     first, second = (-(-steps // epoch_steps) for steps, epoch_steps in lengths)
 

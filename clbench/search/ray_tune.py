@@ -38,11 +38,11 @@ MAX_FAILURES = 3
 
 
 def domains(sweep: Sweep) -> dict[str, Any]:
-    """Return a sweep as a search space of Ray Tune."""
+    """Return a sweep as a search space of Ray Tune, of positions where values are listed."""
     space = dict[str, Any]()
     for key, axis in sweep.items():
         if not isinstance(axis, Range):
-            space[key] = tune.choice(axis)
+            space[key] = tune.choice([*range(len(axis))])  # a value may be a list
         elif axis.is_whole:
             kind = tune.lograndint if axis.scale == "log" else tune.randint
             space[key] = kind(int(axis.low), int(axis.high) + 1)
@@ -175,7 +175,9 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
         replay.set_search_properties("reward", "max", domains(self.space.sweep))
         points = [*tell(replay, self._rewards)]
         points += [replay.suggest(str(number)) for number in range(len(interrupted))]
-        is_equal = np.allclose([self.space.rates(point) for point in points], rates, rtol=1e-9)
+        is_equal = np.allclose(
+            [self.space.rates(point) for point in points], rates, rtol=1e-9, atol=0.0
+        )
         return make([self.space.flat], 0) if is_equal else make(rates, len(past))
 
     def _make_scheduler(self) -> Any:

@@ -120,7 +120,7 @@ class Study:
     @property
     def is_open(self) -> bool:
         """Whether the method gets a further round of trials."""
-        settings, seconds = self.plan.settings, sum(trial.seconds for trial in self.trials)
+        settings, (_, seconds) = self.plan.settings, training_cost(self.cells)
         in_time = settings.minutes is None or seconds < 60.0 * settings.minutes
         return in_time and len(self.proposals) < settings.trials and not self.is_exhausted
 
@@ -182,22 +182,28 @@ class Study:
         if not self.proposals:
             self.proposals.append({})
         missing = min(total, self.most) - len(self.proposals)
-        searcher: Any = self._searcher() if missing > 0 else None
         seen = [sweeps.own_values(self.baseline, proposal) for proposal in self.proposals]
-        for attempt in range(TRIES * missing):
-            suggestion = searcher.suggest(f"new{attempt}")
-            proposal = {key: _plain(value, self.sweep[key]) for key, value in suggestion.items()}
-            values = sweeps.own_values(self.baseline, proposal)
-            if values in seen:
-                continue
-            seen.append(values)
+        for proposal in self._suggestions(TRIES * missing) if missing > 0 else ():
             with suppress(SettingsError, SuiteError):
                 self._check(proposal)
-                self.proposals.append(proposal)
-                missing -= 1
-            if not missing:
+                values = sweeps.own_values(self.baseline, proposal)
+                if values not in seen:
+                    seen.append(values)
+                    self.proposals.append(proposal)
+            if len(self.proposals) == min(total, self.most):
                 break
         self.is_exhausted = len(self.proposals) < total
+
+    def _suggestions(self, number: int) -> Iterator[dict[str, Any]]:
+        """Yield what the searcher suggests, `number` times, then every point of a finite sweep."""
+        searcher = self._searcher()
+        for attempt in range(number):
+            suggestion = searcher.suggest(f"new{attempt}")
+            yield {key: _plain(value, self.sweep[key]) for key, value in suggestion.items()}
+        if not any(isinstance(axis, baselines.Range) for axis in self.sweep.values()):
+            yield from (
+                dict(zip(self.sweep, point, strict=True)) for point in product(*self.sweep.values())
+            )
 
     def _searcher(self) -> Any:
         """Return a searcher that knows the finished trials within the sweep."""
@@ -209,7 +215,7 @@ class Study:
             values = sweeps.own_values(self.baseline, trial.settings)
             # A baseline's own settings may lie outside the sweep.
             if all(values[key] in axis for key, axis in self.sweep.items()):
-                points.append({key: values[key] for key in self.sweep})
+                points.append({key: _drawn(values[key], axis) for key, axis in self.sweep.items()})
                 scores.append(trial.score)
         random_points = 10**9 if settings.searcher == "random" else -(-settings.trials // ROUNDS)
         seed = stream_seed("tune", self.baseline.name, len(self.proposals)) % 2**32
@@ -276,12 +282,17 @@ def training_cost(cells: Sequence[CellResult]) -> tuple[float, float]:
     return epochs, seconds
 
 
-def _plain(value: Any, axis: baselines.Range | list[Any]) -> Any:
-    """Return a suggested value as JSON holds it, floats of a range with three digits."""
-    value = value.item() if hasattr(value, "item") else value
-    if isinstance(axis, baselines.Range) and isinstance(value, float):
-        return axis.rounded(value)
-    return value
+def _drawn(value: Any, axis: baselines.Range | list[Any]) -> Any:
+    """Return a value of an axis as the searcher knows it: the position of a listed one."""
+    return value if isinstance(axis, baselines.Range) else axis.index(value)
+
+
+def _plain(drawn: Any, axis: baselines.Range | list[Any]) -> Any:
+    """Return what the searcher drew as JSON holds it, floats of a range with three digits."""
+    value = drawn.item() if hasattr(drawn, "item") else drawn
+    if not isinstance(axis, baselines.Range):
+        return axis[value]
+    return axis.rounded(value) if isinstance(value, float) else value
 
 
 def tuning_rounds(plan: TunePlan) -> Iterator[RunState]:

@@ -132,6 +132,11 @@ class Split:
                 "Name that task, or leave `split` out to divide this one anew."
             )
         splits = task.splits
+        if "tuning" in splits and "tuning" not in self.digests:
+            raise ShiftError(
+                f"{where} has no rows for tuning, which are held out of the training rows. Leave "
+                "`split` out to tune on this scenario."
+            )
         for key in dict.fromkeys([*splits, *self.digests]):
             if key not in splits or splits[key].digest != self.digests.get(key):
                 raise ShiftError(
@@ -295,13 +300,14 @@ class DividingShift(Shift):
         else:
             path = context.base / self.split
             where, split = f"split {path}", Split.load(path)
-            settings = {"shift": self.name, **self.fitted_settings()}
-            fitted = {"shift": split.kind, **split.fitted}
+            defaults = {k: f.default for k, f in self.settings_model().model_fields.items()}
+            settings = {"shift": self.name, **defaults, **self.fitted_settings()}
+            fitted = {"shift": split.kind, **defaults, **split.fitted}
             for key, value in settings.items():
-                if fitted.get(key) != value:
+                if key not in ("task", "split") and fitted[key] != value:
                     raise ShiftError(
-                        f"{where} was fitted with {key} = {fitted.get(key)!r}, but the scenario "
-                        f"has {value!r}. Make them equal, or leave `split` out to divide anew."
+                        f"{where} was fitted with {key} = {fitted[key]!r}, but the scenario has "
+                        f"{value!r}. Make them equal, or leave `split` out to divide anew."
                     )
         parts = split.apply(task, where)
         return ScenarioTasks(parts, split, split.numbers, self.picture(task, parts, context))

@@ -184,6 +184,11 @@ def answering(task: Task, answers: Mapping[str, str]) -> Task:
     return replace(task, template=replace(template_of(task), answers=answers))
 
 
+def default_prompt(task: Task) -> Task:
+    """Return the task with the prompt of tasks without a template, and its own answers."""
+    return answering(replace(task, template=None), template_of(task).answers)
+
+
 def renumbered(
     task: Task,
     classes: Sequence[str],
@@ -213,7 +218,9 @@ def blurred(tasks: Sequence[Task], blur: float, seed: int, where: str) -> tuple[
     Of each task, ``round(blur · rows)`` rows drawn by `seed` leave: half of them to the task
     before, half to the task after; all of them where there is only one neighbour. Every row stays
     in the stream once, and scored rows do not move. A growing head has the classes of the next
-    task one stage earlier, as their first rows come then.
+    task one stage earlier, as their first rows come then. Where the tasks' prompts differ, all
+    get the default one, as a language model would be asked for classes of one task in the words of
+    another.
 
     Tasks whose classes are mixed at a fixed share are known as a blurry setup (Bang et al. 2021,
     Rainbow Memory), where the rows go to all other tasks.
@@ -243,6 +250,8 @@ def blurred(tasks: Sequence[Task], blur: float, seed: int, where: str) -> tuple[
         for j, part in zip(neighbours, np.array_split(leaving, len(neighbours)), strict=True):
             received[j].append(task.train.take(np.sort(part)))
     seen = [task.seen for task in tasks]
+    if len({template_of(task).pieces for task in tasks}) > 1:
+        tasks = [default_prompt(task) for task in tasks]
     return tuple(
         replace(task, train=Rows.joined(rows), seen=later)
         for task, rows, later in zip(tasks, received, [*seen[1:], seen[-1]], strict=True)

@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag
 from clbench.core.errors import ShiftError, count, did_you_mean, join_names
 from clbench.core.seeds import numpy_stream
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
-from clbench.shifts.dataset import answering, renumbered, share_head, template_of
+from clbench.shifts.dataset import answering, default_prompt, renumbered, share_head, template_of
 from clbench.tasks.spec import LabelName
 from clbench.tasks.task import Rows, Task
 
@@ -129,7 +129,7 @@ class ClassIncremental(Shift):
         }
         first = shared[0]
         if len({template_of(task).pieces for task in shared}) > 1:
-            first = answering(replace(first, template=None), template_of(first).answers)
+            first = default_prompt(first)
         name = "+".join(task.name for task in tasks)
         return replace(first, name=name, metrics=tuple(metrics), own=(), **rows)
 

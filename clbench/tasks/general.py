@@ -161,9 +161,12 @@ class GeneralTask:
         """Return the answers and the dataset of each configuration."""
         splits = tuple({self.split: 0, self.shots_from or self.split: 0})
         configs: list[tuple[str | None, Sequence[str]]] = [*self.configs.items()]
-        where = f"task {self.name!r}"
+        where, folders = f"task {self.name!r}", () if configs else ("data",)
         return {
-            config: (answers, HubDataset(where, self.hub, config, self.revision, splits))
+            config: (
+                answers,
+                HubDataset(where, self.hub, config, self.revision, splits, folders=folders),
+            )
             for config, answers in configs or [(self.config, ())]
         }
 

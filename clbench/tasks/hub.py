@@ -24,8 +24,8 @@ class HubDataset:
         Names of the splits to read.
     field
         Key of the list of rows in JSON files that hold more than rows.
-    exact
-        Whether a local copy must have a folder for the configuration.
+    folders
+        Folders of a local copy to read if it has none of the configuration's name.
     """
 
     where: str
@@ -34,7 +34,7 @@ class HubDataset:
     revision: str | None
     splits: tuple[str, ...]
     field: str | None = None
-    exact: bool = False
+    folders: tuple[str, ...] = ("data",)
 
     def files(self, data: Path | None) -> dict[str, list[Path]]:
         """Return the files of the splits in the local copy; empty if there is none."""
@@ -43,11 +43,8 @@ class HubDataset:
             return {}
         folder, files = root, {}
         if config:
-            only = [path for path in root.iterdir() if path.is_dir()]
-            places = [root / config, root / "data", *(only if len(only) == 1 else ())]
-            if self.exact:
-                places = places[:1]
-            folder = next((place for place in places if place.is_dir()), root)
+            names = (name for name in (config, *self.folders) if (root / name).is_dir())
+            folder = root / next(names, "")
         for split in self.splits:
             pattern = f"{'' if config else '**/'}{split}[-.]*"
             files[split] = sorted(p for p in folder.glob(pattern) if p.suffix in SUFFIXES)

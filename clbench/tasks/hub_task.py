@@ -31,9 +31,11 @@ class HubTask(TableTask):
     @property
     def _dataset(self) -> HubDataset:
         spec, splits = self.spec, tuple(map(self.spec.split, SPLITS))
-        exact = bool(spec.target)  # another configuration would have the same columns
+        own = () if spec.folder is None else (spec.folder,)
+        # Texts to write have the same columns in every configuration.
+        folders = own if spec.target else (*own, "data")
         where = f"task {self.name!r}"
-        return HubDataset(where, spec.hub, spec.config, spec.revision, splits, spec.field, exact)
+        return HubDataset(where, spec.hub, spec.config, spec.revision, splits, spec.field, folders)
 
     def __call__(self, source: TaskSource) -> Task:
         """Return the task from the copy in the data folder, or else from the hub."""

@@ -82,11 +82,13 @@ def accuracy(outputs: Array, labels: Array) -> float:
 
 @metric("f1")
 def f1(outputs: Array, labels: Array) -> float:
-    """Return F1 of class 1 for two classes, macro F1 for more; 0 where undefined."""
+    """Return F1 of class 1 for two logits, for more the mean over the labels' classes.
+
+    0 where it is undefined. Classes of other tasks in a shared head are none of the labels'.
+    """
     from sklearn.metrics import f1_score
 
-    count = outputs.shape[1]
-    classes = [1] if count == 2 else range(count)
+    classes = [1] if outputs.shape[1] == 2 else np.unique(labels)
     predicted = outputs.argmax(axis=1)
     return float(f1_score(labels, predicted, labels=classes, average="macro", zero_division=0))
 

@@ -284,6 +284,8 @@ class HubTaskSpec(TableSpec):
         Commit or tag of the dataset; without one, its rows may change.
     field
         Key of the list of rows in JSON files that hold more than rows.
+    folder
+        Another name of the configuration's folder in local copies.
     splits
         Names of the training and validation split in the dataset.
     labels
@@ -301,6 +303,7 @@ class HubTaskSpec(TableSpec):
     revision: Name | None = None
     label: Name = "label"
     field: Name | None = None
+    folder: Annotated[Name | None, pydantic.Field(exclude_if=lambda v: v is None)] = None
     splits: dict[Split, Name] = {}
     rows: Annotated[list[int], pydantic.Field(min_length=2, max_length=2)] | None = None
     classes: Annotated[int, pydantic.Field(ge=2)] | None = None

@@ -90,16 +90,15 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: "Sequence[Rows]") -> Self:
-        """Return all rows of `parts`, which have equally many texts, with positions from 0.
-
-        Groups and choices are not kept.
-        """
+        """Return all rows of `parts`, which are of one kind, without groups, with new positions."""
         first, *second = (
             list(chain.from_iterable(lists))
             for lists in zip(*(rows.texts for rows in parts), strict=True)
         )
         labels = np.concatenate([rows.labels for rows in parts])
-        return cls.of(first, second[0] if second else None, labels)
+        targets = [*chain.from_iterable(rows.targets or () for rows in parts)] or None
+        index = np.arange(len(first), dtype=np.int64)
+        return cls(first, second[0] if second else None, labels, index, targets=targets)
 
     def __len__(self) -> int:
         return len(self.first)

@@ -13,7 +13,7 @@ from helpers.workspace import Workspace, measured
 import clbench
 from clbench import figures
 from clbench.api import plan_run
-from clbench.core.errors import ModelError, ShiftError
+from clbench.core.errors import DataError, ModelError, ShiftError
 from clbench.results.store import Store
 from clbench.runner.check import InputChecker
 from clbench.runner.prepare import ScenarioPreparer
@@ -68,6 +68,20 @@ def test_tuning_rows_of_a_loader_are_scored_only_where_asked_for(
     assert prepared.scenario.report.parts[0]["validation"] == count
     assert {text[0] for text in task.train.first} == {"a"}
     assert {text[0] for text in task.scored.first} == {"b" if score_on == "validation" else "c"}
+
+
+def test_trials_are_scored_on_other_texts_than_reported_runs(world: Workspace) -> None:
+    corpus = world.folder / "corpus.txt"
+    corpus.write_text("".join(f"this is line number {i}\n" for i in range(200)))
+    protocol = f"[protocol]\ncorpus = '{corpus}'"
+    world.suite.write_text(world.suite.read_text().replace("[protocol]", protocol))
+    plan = plan_run(world.suite, clbench.RunOptions(plugins=[world.plugin]))
+    preparer, tuning = (ScenarioPreparer.of(plan, torch.device("cpu")) for _ in range(2))
+    tuning.protocol = plan.protocol.model_copy(update={"score_on": "tuning"})
+    reported, trials = (set(each.held_out_texts(8)) for each in (preparer, tuning))
+    assert (len(reported), len(trials), reported & trials) == (8, 8, set())
+    with pytest.raises(DataError, match=r"corpus.txt: reported runs are scored on all of its \d+ "):
+        tuning.held_out_texts(100)
 
 
 def rows_by_seed(world: Workspace, **options: Any) -> list[tuple[bytes, bytes, list[int]]]:

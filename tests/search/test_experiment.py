@@ -61,6 +61,15 @@ def test_a_search_without_autogluon_is_refused(
         plan_of(world)
 
 
+def test_a_scenario_with_a_column_besides_its_tasks_is_refused(world: Workspace) -> None:
+    text = '[[scenario]]\nname = "text"\nshift = "pretraining"\ntasks = ["mood", "thing"]\n'
+    world.suite.write_text(f"{world.suite.read_text()}\n{text}")
+    with pytest.raises(
+        SettingsError, match=r"scenario='text': pretraining is scored besides the t"
+    ):
+        search(plan_of(world, "text"))
+
+
 @pytest.mark.slow
 def test_search_resumes_and_its_baselines_run(world: Workspace) -> None:
     with connected(RESOURCES):  # both searches share their workers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,26 @@ seeds = [0, 1]
 shift = "dataset"
 tasks = ["synthetic/sentiment", "synthetic/acceptability"]
 """
+
+
+POINTS = {
+    "lora": """method = "lora"
+[sweep]
+r = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+targets = ["query-value", ["query"], ["key"], ["query", "key"]]
+""",
+    "l2p": """method = "l2p"
+[settings]
+select = 2
+pool = 10
+[sources]
+select = "A test."
+pool = "A test."
+[sweep]
+select = [2, 4, 8]
+pool = [4, 10]
+""",
+}
 
 
 @pytest.fixture
@@ -118,6 +139,30 @@ def test_a_sweep_with_fewer_points_than_trials_is_tried_whole_at_once(suite: Pat
     study.propose(2500)
     assert len(study.proposals) == 5
     assert study.is_exhausted
+
+
+@pytest.mark.parametrize("name", ["lora", "l2p"])
+def test_every_point_of_a_finite_sweep_is_found(suite: Path, name: str) -> None:
+    path = suite.with_name(f"{name}.toml")
+    path.write_text(POINTS[name])
+    options = RunOptions(out=suite.parent / "tuned", methods=[str(path)])
+    (study,) = read_studies(make_tuning(suite, TuneSettings(trials=40), options))
+    study.propose(20)
+    study.propose(20)  # of which the searcher would find a part
+    assert len(study.proposals) == {"lora": 36, "l2p": 5}[name]  # of l2p's 6, one does not fit
+    assert study.is_exhausted
+
+
+def test_listed_values_can_be_lists(suite: Path) -> None:
+    path = suite.with_name("lora.toml")
+    path.write_text(POINTS["lora"])
+    options = RunOptions(out=suite.parent / "tuned", methods=[str(path)])
+    plan = make_tuning(suite, TuneSettings(trials=8), options)
+    for state in tuning_rounds(plan):  # the searcher is told the scores of lists
+        run_plan(state, Listener(), FakeExecutor())
+    (study,) = read_studies(plan)
+    assert len(study.trials) == 8
+    assert any(isinstance(point.get("targets"), list) for point in study.proposals)
 
 
 def test_values_that_do_not_fit_are_named(suite: Path) -> None:
@@ -320,6 +365,11 @@ def test_stages_that_trials_share_cost_once(suite: Path) -> None:
         with_stages((False, 12.0), (True, 30.0)),
     ]
     assert study.cost().seconds == 10.0 + 12.0 + 30.0 + 6.0
+    study.cells, study.plan = (
+        study.all_cells,
+        replace(plan, settings=TuneSettings(trials=2, minutes=1.0)),
+    )
+    assert study.is_open  # 58 of 60 s
 
 
 def test_a_tuning_chooses_its_own_points(suite: Path) -> None:

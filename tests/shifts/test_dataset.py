@@ -137,6 +137,20 @@ def test_pairs_keep_both_texts() -> None:
         assert task.train.second == task.train.first
 
 
+def test_mixed_rows_keep_numbers_and_texts_to_write_and_get_one_prompt() -> None:
+    labels = np.array([0.5, 4.9], dtype=np.float32)
+    number = replace(Rows.of(["a", "b"], None, [0, 0]), labels=labels, targets=["x", "y"])
+    joined = Rows.joined([number, number])
+    assert joined.labels.tolist() == [*labels, *labels]
+    assert joined.targets == ["x", "y", "x", "y"]
+    first, second = tasks(10, 10)
+    asked = replace(second, template=Template("{text}?", {"class 1": "one"}))
+    for task, answer in zip(blurred([first, asked], 0.3, 0, "s"), ("class 1", "one"), strict=True):
+        assert task.template is not None
+        assert task.template.prompt == Template.default(False).prompt
+        assert task.template.answer("class 1") == answer
+
+
 def test_tasks_with_their_own_heads_are_refused() -> None:
     first, second = tasks(9, 9)
     with pytest.raises(ShiftError, match="scenario 's': blur moves rows between tasks that share"):

@@ -78,9 +78,13 @@ def test_other_rows_are_refused(change: str, saved: Path, by_length: Task) -> No
     task = replace(by_length, train=rows, tuning=tuning)
     with pytest.raises(ShiftError) as caught:
         build(task, split=str(saved))
-    key = "tuning" if change == "tuning" else "train"
-    assert f"was made from other {key} rows of 'base'" in str(caught.value)
-    assert "leave `split` out" in str(caught.value)
+    if change == "tuning":
+        assert "has no rows for tuning, which are held out of the training rows. Leave `split`" in (
+            str(caught.value)
+        )
+    else:
+        assert "was made from other train rows of 'base'" in str(caught.value)
+        assert "leave `split` out" in str(caught.value)
 
 
 def test_another_task_shift_or_setting_is_refused(saved: Path, by_length: Task) -> None:
@@ -91,6 +95,9 @@ def test_another_task_shift_or_setting_is_refused(saved: Path, by_length: Task) 
         ShiftError, match=r"fitted with unit = 'tokens', but the scenario has 'words'"
     ):
         build(by_length, split=str(saved), unit="words")
+    build(by_length, k=3).split.save(saved.with_name("three.json"))
+    with pytest.raises(ShiftError, match="was fitted with k = 3, but the scenario has 2"):
+        build(by_length, split=str(saved.with_name("three.json")))
     saved.write_text(saved.read_text().replace("sentence-length", "embedding-cluster"))
     with pytest.raises(ShiftError, match="with shift = 'embedding-cluster', but the scenario has"):
         build(by_length, split=str(saved))

@@ -67,6 +67,12 @@ def test_f1_of_two_classes_is_that_of_class_1() -> None:
     assert score(["f1"], logits([1, 1, 1, 1], 2), labels) == {"f1": 2 / 5}
 
 
+def test_f1_of_a_shared_head_is_over_the_classes_of_the_rows() -> None:
+    labels = np.array([2, 2, 3, 3])
+    assert score(["f1"], logits([2, 2, 3, 3], 10), labels) == {"f1": 1.0}
+    assert score(["f1"], logits([2, 2, 3, 0], 10), labels)["f1"] == (1 + 2 / 3) / 2
+
+
 def test_class_metrics_of_three_classes() -> None:
     labels = np.array([0, 0, 1, 1, 2, 2])
     scores = score(["accuracy", "f1", "matthews"], logits([0, 1, 1, 1, 2, 0], 3), labels)
@@ -140,7 +146,7 @@ def test_class_metrics_equal_their_formulas(pairs: list[tuple[int, int]]) -> Non
     covariance = np.trace(counts) * total - rows @ columns
     scores = score(["accuracy", "f1", "matthews"], logits(list(predicted), 4), labels)
     assert scores["accuracy"] == np.trace(counts) / total
-    assert scores["f1"] == pytest.approx(each.mean(), abs=1e-12)
+    assert scores["f1"] == pytest.approx(each[rows > 0].mean(), abs=1e-12)
     expected = covariance / np.sqrt(spread) if spread else 0.0
     assert scores["matthews"] == pytest.approx(expected, abs=1e-12)
 
