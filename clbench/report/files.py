@@ -204,9 +204,9 @@ def write_report(
     questions = stores[0].questions()
     drawings = draw_all(list(_figures(cells, shifts, questions[-1])), formats)
     suites = [store.read_suite() for store in stores]
-    seeds = _complete_seeds(cells, suites[0])
+    complete, begun = _seeds(cells, suites[0])
     names = list(dict.fromkeys(str(suite.get("name", "run")) for suite in suites))
-    content = gather(cells, questions[-1], stores[0].alpha(len(seeds)), names)
+    content = gather(cells, questions[-1], stores[0].alpha(begun), names)
     smoke = SMOKE if any(cell.is_smoke for cell in cells) else ""
     notes = [
         *filter(None, [smoke]),
@@ -233,7 +233,9 @@ def write_report(
         verdicts=list(_verdicts(content)),
         error_rates=[UNKNOWN]
         if stores[0].is_suite_damaged()
-        else error_rates(stores[0].looks(), len(seeds), len(claims), int(curves), int(matched)),
+        else error_rates(
+            stores[0].looks(), complete, begun, len(claims), int(curves), int(matched)
+        ),
         card_scores=card_scores(),
         figures=figures,
         suites=list(map(_suite, suites)),
@@ -285,17 +287,22 @@ def _verdicts(content: Content) -> Iterator[tuple[str, list[Line]]]:
             yield scenario, lines
 
 
-def _complete_seeds(cells: Sequence[CellResult], suite: Mapping[str, Any]) -> set[int]:
-    """Return the seeds that all methods of a suite have in all scenarios, failed cells included.
+def _seeds(cells: Sequence[CellResult], suite: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many seeds all methods of a suite have in all its scenarios, and how many any has.
 
-    Other runs in the report may have more seeds and methods, and a look may be unfinished.
+    Failed cells count; other runs in the report may have more scenarios, methods and seeds.
     """
+    names = [table["name"] for table in suite.get("scenario", []) if "name" in table]
+    scenarios = {*(names or (cell.scenario for cell in cells))}
+    methods = {*suite.get("methods", (c.baseline for c in cells if c.reference_of is None))}
+    planned = {*suite.get("seeds", (cell.seed for cell in cells))}
     by_method: dict[tuple[str, str], set[int]] = {}
     for cell in cells:
-        if cell.reference_of is None and cell.baseline in suite.get("methods", [cell.baseline]):
+        if cell.scenario in scenarios and cell.baseline in methods and cell.seed in planned:
             by_method.setdefault((cell.scenario, cell.baseline), set()).add(cell.seed)
-    planned = suite.get("seeds", {cell.seed for cell in cells})
-    return set(planned).intersection(*by_method.values())
+    begun = set().union(*by_method.values())
+    is_whole = scenarios | methods == {name for names in by_method for name in names}
+    return len(begun.intersection(*by_method.values())) if is_whole else 0, len(begun)
 
 
 def _figures(

@@ -180,36 +180,44 @@ def paper_note(question: Question, smoke: str) -> str:
 
 
 def error_rates(
-    looks: Sequence[int], seeds: int, controls: int, curves: int, matched: int = 0
+    looks: Sequence[int],
+    complete: int,
+    begun: int,
+    controls: int,
+    curves: int,
+    matched: int = 0,
 ) -> list[str]:
-    """Return sentences on the error rates of a page with that many seeds, after planned `looks`.
+    """Return sentences on the error rates of a page after planned `looks`.
 
+    All methods have `complete` seeds in all scenarios, some have `begun`: a page on more of them
+    than were complete at a look is an interim report, for which no error rate was planned.
     `controls`, `curves` and `matched` are the numbers of claims to beat all controls, of
     comparisons of trade-off curves, and of those at equal learning.
     """
-    risk = "the risk of even one wrong “better” or “worse” among them is at most"
+    risk = f"the risk of even one wrong “better” or “worse” among them is at most {ALPHA:.0%}"
+    family = f" at {ALPHA:.0%}"
+    lines = [f"All these intervals hold jointly at {1 - ALPHA:.0%} or more, so {risk}."]
     if looks:
-        shares, position = spend(looks), look_at(looks, seeds)
+        shares, position = spend(looks), look_at(looks, begun)
         share, spent = shares[position], sum(shares[: position + 1])
-        numbers = _join([str(look) for look in looks])
-        reached = (
-            f"This is look {position + 1} of {len(looks)}, with {seeds} seeds: it spends "
-            f"{share:.2%} of the error rate of {ALPHA:.0%}, and {spent:.2%} are spent so far."
-        )
-        interim = (
-            f"This is an interim report with {seeds} seeds: its verdicts do not count before "
-            f"look {position + 1} of {len(looks)}, with {looks[position]} seeds, which spends "
-            f"{share:.2%} of the error rate of {ALPHA:.0%}."
-        )
-        lines = [
-            f"Looks were planned after {numbers} seeds. {reached if seeds in looks else interim} "
-            f"All these intervals hold jointly at {1 - share:.2%} or more, and over all looks "
-            f"{risk} {ALPHA:.0%}."
-        ]
-    else:
-        lines = [
-            f"All these intervals hold jointly at {1 - ALPHA:.0%} or more, so {risk} {ALPHA:.0%}."
-        ]
+        planned = f"Looks were planned after {_join([str(look) for look in looks])} seeds."
+        if complete == begun == looks[position]:
+            family += " over all looks"
+            text = (
+                f"This is look {position + 1} of {len(looks)}, with {complete} seeds: it spends "
+                f"{share:.2%} of the error rate of {ALPHA:.0%}, and {spent:.2%} are spent so far. "
+                f"All these intervals hold jointly at {1 - share:.2%} or more, and over all looks "
+                f"{risk}."
+            )
+        else:
+            family = ""
+            text = (
+                f"This is an interim report with {count(complete, 'complete seed')}, for which no "
+                f"error rate was planned: its verdicts do not count before look {position + 1} of "
+                f"{len(looks)}, with {looks[position]} seeds, which spends {share:.2%} of the "
+                f"error rate of {ALPHA:.0%}."
+            )
+        lines = [f"{planned} {text}"]
     families = (
         (controls, "claim", "to beat every control"),
         (curves, "comparison", "of curves"),
@@ -217,8 +225,8 @@ def error_rates(
     )
     if others := [f"{count(number, kind)} {aim}" for number, kind, aim in families if number]:
         lines.append(
-            f"Exploratory, {'each ' if len(others) > 1 else ''}a family of its own at {ALPHA:.0%}"
-            f"{' over all looks' if looks else ''}: {_join(others)}."
+            f"Exploratory, {'each ' if len(others) > 1 else ''}a family of its own{family}: "
+            f"{_join(others)}."
         )
     return [line.replace("%", " %") for line in lines]
 

@@ -232,14 +232,17 @@ def test_a_verdict_that_collapsed_runs_withhold_says_how_many_seeds_it_takes() -
 
 
 def test_an_interim_report_says_that_its_verdicts_do_not_count() -> None:
-    (line,) = error_rates([5, 10, 20], 7, 0, 0)
-    assert "interim report with 7 seeds: its verdicts do not count before look 2 of 3" in line
+    (line,) = error_rates([5, 10, 20], 7, 7, 0, 0)
+    assert "7 complete seeds, for which no error rate was planned" in line
+    assert "do not count before look 2 of 3, with 10 seeds" in line
+    assert "hold jointly" not in line
+    assert error_rates([5, 10, 20], 5, 10, 0, 0)[0] == line.replace("7 comp", "5 comp")  # begun
 
 
 def test_error_rates_name_the_looks() -> None:
-    (line,) = error_rates([], 5, 0, 0)
+    (line,) = error_rates([], 5, 5, 0, 0)
     assert line.startswith("All these intervals hold jointly at 95 % or more, so the risk")
-    looks, others = error_rates([5, 10, 20], 10, 8, 3)
+    looks, others = error_rates([5, 10, 20], 10, 10, 8, 3)
     # shares of .05: 1/16, 3/16 and 12/16
     assert looks.startswith(
         "Looks were planned after 5, 10 and 20 seeds. This is look 2 of 3, with 10 seeds: it "
@@ -250,7 +253,7 @@ def test_error_rates_name_the_looks() -> None:
         "Exploratory, each a family of its own at 5 % over all looks: 8 claims to beat every "
         "control and 3 comparisons of curves."
     )
-    assert error_rates([], 5, 1, 0)[1] == (
+    assert error_rates([], 5, 5, 1, 0)[1] == (
         "Exploratory, a family of its own at 5 %: 1 claim to beat every control."
     )
 

@@ -60,8 +60,30 @@ def test_a_report_between_looks_is_judged_at_the_share_of_the_next(
         family = len(primary)
         assert set(primary["level"]) == {1 - spend((3, 6, 9))[1] / family}
         text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-        assert "interim report with 4 seeds" in text
+        assert "interim report with 4 complete seeds" in text
         assert "do not count before look 2 of 3, with 6 seeds" in text
+
+
+@pytest.mark.parametrize(
+    ("absent", "text"),
+    [
+        ("", "This is look 2 of 3, with 4 seeds"),
+        ("two--*seed3", "interim report with 3 complete seeds"),  # as many as look 1
+        ("two--*", "interim report with 0 complete seeds"),
+    ],
+)
+def test_an_unfinished_look_is_no_look(
+    tmp_path: Path, no_figures: None, absent: str, text: str
+) -> None:
+    folder = make_run(tmp_path / "run")
+    suite = json.loads((folder / "suite.json").read_text())
+    suite["suite"] |= {"looks": [[3, 4, 6]], "scenario": [{"name": "one"}, {"name": "two"}]}
+    (folder / "suite.json").write_text(json.dumps(suite))
+    for path in (folder / "cells").glob(f"{absent}.json"):
+        path.unlink()
+    primary = write_report([folder]).content.tables["comparisons"].query("primary")
+    assert text in page_of(folder)
+    assert {*primary["level"]} == {1 - spend((3, 4, 6))[1] / len(primary)}  # the next look's
 
 
 def test_a_page_without_verdicts_claims_no_error_rate(tmp_path: Path, no_figures: None) -> None:
