@@ -45,7 +45,8 @@ def compare(
 ) -> int:
     """Write one report that compares two runs.
 
-    A method that is in both runs is labelled with the name of its run.
+    Seeds of a method are pooled if the runs have different ones and could share a folder. Otherwise
+    the method of the second run is labelled with its name.
     """
     return _report([run_a, run_b], out, formats)
 

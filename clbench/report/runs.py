@@ -8,20 +8,26 @@ from clbench.methods.base import METHODS
 from clbench.report.content import MOST_DETAILS, MOST_SCENARIOS
 from clbench.results.cell import CellResult, plain, summarizer
 from clbench.results.reading import Cells
-from clbench.results.resume import first_difference
+from clbench.results.resume import first_difference, scenario_sections
 from clbench.results.store import Store
 from clbench.training.protocol import Protocol
 
 Meanings = dict[tuple[str, str], Any]
-"""What names stand for: settings, by kind (``method`` or ``scenario``) and name."""
+"""Sections of recipes by what they are of: kind (``method``, ``scenario``, ``run``) and name."""
+RUN = ("run", "")
+"""Key of the sections that all cells of a run share: `RUN_SECTIONS`."""
+RUN_SECTIONS = ("version", "model")
+APART = {"method": "settings or code", "scenario": "tasks or settings"}
+"""What may tell two methods or scenarios of one name apart, by kind."""
 
 
 def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str], bool]:
     """Return the cells of all runs, notes on them, and whether a cell is damaged or missing.
 
-    If a name means different things in two runs, the name of the later run is added to it: to a
-    scenario with other rows or settings, to a method with other settings or with a seed that an
-    earlier run has too, and to all methods of a run whose protocol differs from the first run's.
+    Seeds of a method are pooled only if they could stand in one run folder. Else the name of the
+    later run is added: to a scenario with other rows or settings; to a method with other settings
+    or code, or with a seed that an earlier run has too; and to all methods of a run whose protocol,
+    weights or recipe version differ from the first run's.
     Cells keep their curves only if the report shows them.
 
     Raises
@@ -42,16 +48,20 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str], boo
         is_damaged = is_damaged or bool(run.broken or run.missing)
         pairs = {key: (earlier.get(key, value), value) for key, value in meanings.items()}
         texts = {key: _difference(*pair) for key, pair in pairs.items() if pair[0] != pair[1]}
-        changed = {key: text.removeprefix("was run with ") for key, text in texts.items() if text}
-        what = {"method": "settings", "scenario": "tasks or settings"}
+        changed = {key: text for key, text in texts.items() if text}
+        is_other_run = changed.pop(RUN, None)
+        if is_other_run:
+            apart = f"so its methods are shown apart from those of {labels[0]}"
+            notes.append(f"{label} {is_other_run}, {apart}.")
         notes += [
-            f"{name} in {label} has other {what[kind]} than in earlier runs: {text}."
+            f"{name} in {label} has other {APART[kind]} than in earlier runs: "
+            f"{text.removeprefix('was run with ')}."
             for (kind, name), text in changed.items()
         ]
         other_scenarios, other_methods = (
             {name for kind, name in changed if kind == what} for what in ("scenario", "method")
         )
-        if _protocol_differences([stores[0], store], ["first", "this"]):
+        if is_other_run or _protocol_differences([stores[0], store], ["first", "this"]):
             other_methods |= {cell.baseline for cell in run.cells}
         other_methods = _with_families(other_methods, run.cells)
         own = [cell for cell in run.cells if cell.scenario not in other_scenarios]
@@ -60,6 +70,8 @@ def read_runs(stores: Sequence[Store]) -> tuple[list[CellResult], list[str], boo
         for cell in run.cells:
             is_other = cell.scenario in other_scenarios
             changes = {"scenario": f"{cell.scenario} ({label})"} if is_other else {}
+            if is_other_run:  # its single-task references are those of its own methods only
+                changes["model"] = f"{cell.model} ({label})"
             if cell.baseline in other_methods or (cell.baseline in clashing and not is_other):
                 changes["baseline"] = f"{cell.baseline} ({label})"
                 if cell.family:
@@ -115,11 +127,16 @@ def _read_run(
     meanings: Meanings = {}
 
     def record(cell: CellResult) -> CellResult:
+        recipe = cell.recipe
         if cell.status == "ok" and cell.reference_of is None:
-            method = {"name": cell.method, "settings": cell.settings.get("method")}
-            meanings.setdefault(("method", cell.baseline), {"method": method})
-        sections = {key: cell.recipe.get(key) for key in ("scenario", "shift", "files", "tasks")}
-        meanings.setdefault(("scenario", cell.scenario), sections)
+            code = {key: recipe.get("method", {}).get(key) for key in ("source", "version")}
+            method = {"name": cell.method, **code, "settings": cell.settings.get("method")}
+            meaning = {"method": method, "corpus": recipe.get("corpus")}
+            meanings.setdefault(("method", cell.baseline), meaning)
+        names = (key for key in scenario_sections(recipe) if key not in (*RUN_SECTIONS, "protocol"))
+        meanings.setdefault(("scenario", cell.scenario), {key: recipe.get(key) for key in names})
+        if recipe and cell.status == "ok":  # a failed one may be of an earlier version
+            meanings.setdefault(RUN, {key: recipe.get(key) for key in RUN_SECTIONS})
         return summarize(cell)
 
     store.require()
@@ -133,18 +150,22 @@ def _read_run(
 def _difference(before: Any, now: Any) -> str | None:
     """Return how two meanings differ; a setting of a method that one of them lacks is its default.
 
-    An earlier version of clbench may have had no such setting.
+    An earlier version of clbench may have had no such setting. The corpus counts for a method that
+    may read it.
     """
     name, both = now.get("method", {}).get("name"), [before, now]
+    sections = [key for key in now if key in before]
     settings: list[Any] = [each.get("method", {}).get("settings") or {} for each in both]
-    if settings[0].keys() != settings[1].keys() and name in METHODS:
+    if name in METHODS:
+        if not METHODS.get(name).reads_corpus:
+            sections.remove("corpus")
         fields = METHODS.get(name).settings_model().model_fields.items()
         added = plain({n: field.get_default(call_default_factory=True) for n, field in fields})
         both = [
-            {"method": {**each["method"], "settings": {**added, **own}}}
+            {**each, "method": {**each["method"], "settings": {**added, **own}}}
             for each, own in zip(both, settings, strict=True)
         ]
-    return first_difference(*both)
+    return first_difference(*both, sections=sections)
 
 
 def _curve_filter() -> Callable[[CellResult], bool]:

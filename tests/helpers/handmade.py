@@ -50,7 +50,7 @@ class PlannedCell:
         return recipe(**self.changes)
 
 
-def recipe(**changes: dict[str, Any]) -> dict[str, Any]:
+def recipe(**changes: Any) -> dict[str, Any]:
     """The recipe of a vanilla cell on sst2-mrpc, with changes by section."""
     base: dict[str, Any] = {
         "version": 1,
@@ -65,7 +65,8 @@ def recipe(**changes: dict[str, Any]) -> dict[str, Any]:
         "reference_of": None,
     }
     for section, values in changes.items():
-        base[section] = {**base[section], **values} if base.get(section) else values
+        before = base.get(section)
+        base[section] = {**before, **values} if isinstance(before, dict) else values
     return base
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.handmade import recipe
 from helpers.report_runs import cell, make_run
 
 from clbench.core.errors import RunFolderError
@@ -105,7 +106,9 @@ def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Pat
     assert pooled(first, run("b", 1, "a", 1.0)) == ([("s", "e", 2), ("s", "vanilla", 2)], [])
     rows, notes = pooled(first, run("c", 1, "a", 2.0))
     assert rows == [("s", "e", 1), ("s", "e (c)", 1), ("s", "vanilla", 2)]
-    assert notes == ["e in c has other settings than in earlier runs: importance = 1.0, now 2.0."]
+    assert notes == [
+        "e in c has other settings or code than in earlier runs: importance = 1.0, now 2.0."
+    ]
     rows, notes = pooled(first, run("d", 1, "x", 1.0))
     assert rows == [
         ("s", "e", 1), ("s", "vanilla", 1), ("s (d)", "e", 1), ("s (d)", "vanilla", 1),
@@ -115,6 +118,31 @@ def test_only_methods_and_scenarios_with_equal_settings_are_pooled(tmp_path: Pat
     assert rows == [
         ("s", "e", 1), ("s", "vanilla", 1), ("s (e)", "e (e)", 1), ("s (e)", "vanilla", 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "method", "model", "note"),
+    [
+        ({}, "talr", "tiny", ""),
+        ({"corpus": {"file": "d"}}, "talr", "tiny", ""),  # it reads none
+        ({"method": {"source": "d"}}, "talr (b)", "tiny", "talr in b has other settings or code"),
+        ({"method": {"version": 2}}, "talr (b)", "tiny", "talr in b has other settings or code"),
+        ({"version": 5}, "talr (b)", "tiny (b)", "b was run with a clbench version that trains"),
+        ({"model": {"files": {"w": "d"}}}, "talr (b)", "tiny (b)", "b was run with a different mo"),
+        ({"templates": {"a": "d"}}, "talr", "tiny", "s in b has other tasks or settings"),
+    ],
+)
+def test_only_seeds_that_could_share_a_run_folder_are_pooled(
+    tmp_path: Path, changes: dict[str, Any], method: str, model: str, note: str
+) -> None:
+    stores = [Store(tmp_path / name) for name in "ab"]
+    for seed, (store, more) in enumerate(zip(stores, ({}, changes), strict=True)):
+        with store.lock():
+            store.write_suite({"name": "mine", "protocol": {"model": "tiny"}})
+            store.write_cell(cell("s", "talr", seed, 0.5, recipe=recipe(**more)))
+    cells, notes, _ = read_runs(stores)
+    assert [(c.baseline, c.model) for c in cells] == [("talr", "tiny"), (method, model)]
+    assert [line[: len(note)] for line in notes] == [note] * bool(note)
 
 
 def test_a_setting_that_was_added_since_is_its_default(tmp_path: Path) -> None:
@@ -132,7 +160,7 @@ def test_a_setting_that_was_added_since_is_its_default(tmp_path: Path) -> None:
     assert notes == []
     _, notes = read(first, run("c", {"subset": "seed"}, **{**default, "importance": 7.0}))
     assert notes[0] == (
-        "ewc in c has other settings than in earlier runs: importance = "
+        "ewc in c has other settings or code than in earlier runs: importance = "
         f"{default['importance']}, now 7.0."
     )
     assert "(subset: fixed in a, seed in c)" in notes[1]
