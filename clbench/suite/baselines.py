@@ -20,6 +20,8 @@ from clbench.suite.schema import Name, VariantTable
 
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """``module:Class``."""
+REFERENCE = re.compile(r"reference\d+")
+RESERVED = "'reference' with a number is reserved for single-task references"
 LIST = "clbench list methods"
 
 
@@ -200,8 +202,8 @@ class BaselineFile(pydantic.BaseModel):
     @pydantic.field_validator("name")
     @classmethod
     def _usable(cls, name: str) -> str:
-        if re.fullmatch(r"reference\d+", name):
-            raise ValueError("'reference' with a number is reserved for single-task references")
+        if REFERENCE.fullmatch(name):
+            raise ValueError(RESERVED)
         return check_name(name)
 
 

@@ -13,7 +13,7 @@ from clbench.core.files import digest, user_path
 from clbench.models.locate import display_name, model_identity
 from clbench.models.pooling import declared_pooling
 from clbench.shifts.base import SHIFTS
-from clbench.suite.baselines import Baseline, read_baseline, read_variant
+from clbench.suite.baselines import REFERENCE, RESERVED, Baseline, read_baseline, read_variant
 from clbench.suite.options import RunOptions
 from clbench.suite.plugins import Plugin, load_plugins, source_digest
 from clbench.suite.read import Suite, raise_errors
@@ -331,6 +331,8 @@ def _baselines(suite: Suite, options: RunOptions, problems: list[str]) -> list[B
     )
     by_name: dict[str, Baseline] = {}
     for baseline in baselines:
+        if REFERENCE.fullmatch(baseline.name):
+            raise errors.UnknownNameError(f"{where}: {baseline.name!r}: {RESERVED}. Rename it.")
         if (other := by_name.setdefault(baseline.name, baseline)) is not baseline:
             paths = [errors.display_path(b.path) for b in (other, baseline) if b.path]
             files = f" ({' and '.join(paths)})" if len({*paths}) == 2 else ""

@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,14 @@ def test_wrong_options_are_errors(
     assert expected in str(raised.value)
     assert "\n" not in str(raised.value)
     assert "--" not in str(raised.value)
+
+
+def test_names_of_references_are_reserved(make: Make) -> None:
+    text = SUITE.replace('"frozen"', '"reference1"') + '\n[baseline.reference1]\nof = "frozen"\n'
+    own = replace(read_baseline("frozen"), name="reference1")  # as of a registered method or class
+    for options in ({}, {"methods": [own]}):
+        with pytest.raises(UnknownNameError, match="'reference1': 'reference' with a number is re"):
+            make(text, **options)
 
 
 def test_unknown_names_of_a_file_are_reported_together(make: Make) -> None:
