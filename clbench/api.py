@@ -9,6 +9,7 @@ from pydantic import SkipValidation
 from clbench.core.errors import RunFolderError, SettingsError
 from clbench.core.options import Option, takes
 from clbench.core.user_code import own_state
+from clbench.results.cell import without_extra_points
 from clbench.results.score_tables import Run, scores_frame, to_csv
 from clbench.results.score_tables import load_run as load_run
 from clbench.results.store import Store
@@ -74,12 +75,14 @@ def open_comparisons(run: Run) -> list[str]:
     """Return the primary comparisons of a run that are open, as ``score of method on scenario``.
 
     A comparison of the question is open if its verdict is ``no difference shown`` or ``no
-    verdict``, or if a method has no finished cell or lacks the score.
+    verdict``, or if a method has no finished cell or lacks the score. Points of sweeps are not
+    compared.
     """
     from clbench.results.comparisons import comparisons_frame  # imports pandas
 
     store = Store(run.path)
-    question, cells = store.questions()[-1], [c for c in run.cells if c.reference_of is None]
+    question = store.questions()[-1]
+    cells = [c for c in without_extra_points(run.cells) if c.reference_of is None]
     seeds = {cell.seed for cell in cells if cell.status == "ok"}
     table = comparisons_frame(run.cells, question, store.alpha(len(seeds)))
     scored = {*table[["scenario", "score", "method"]].itertuples(index=False, name=None)}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from clbench.results.comparisons import comparisons_frame
 from clbench.results.statistics import spend
 from clbench.results.store import Store
 from clbench.runner.resources import Resources
+from clbench.suite.baselines import read_baseline, variant
 from clbench.suite.schema import Question
 
 
@@ -109,6 +111,14 @@ def test_seeds_are_added_until_no_comparison_is_open(
     assert len(engine.ran) == ran  # a finished run stays as it is
     with pytest.raises(RunFolderError, match="was started with seeds='until-settled:3,6'"):
         clbench.run("mine.toml", seeds="until-settled:3,7", **options)
+
+
+def test_points_of_a_sweep_leave_no_comparison_open(place: Path, engine: FakeExecutor) -> None:
+    own = replace(read_baseline("frozen"), family="frozen")
+    methods = ["vanilla", own, variant(own, "frozen-x2", {})]
+    run = clbench.run("mine.toml", methods=methods, seeds="until-settled:3,6")
+    assert {(cell.baseline, cell.seed) for cell in run.cells} >= {("frozen-x2", 2)}
+    assert open_comparisons(run) == []
 
 
 def test_looks_must_come_before_the_first_result(place: Path, engine: FakeExecutor) -> None:
