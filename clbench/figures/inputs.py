@@ -190,7 +190,9 @@ def shift(run: Run | style.ReportData | str | Path, scenario: str | None = None)
         raise ArgumentError(f"{name}: there is no figure for {kind!r}")
     try:
         return kinds[kind](name, pictures[name])
-    except (LookupError, TypeError, AttributeError) as error:
+    except ArgumentError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise ArgumentError(f"{name}: the data for this figure are damaged") from error
 
 
@@ -198,6 +200,8 @@ def _clusters(scenario: str, content: Mapping[str, Any]) -> Figure:
     from sklearn.manifold import TSNE
 
     points = np.asarray(content["points"], dtype=np.float64)
+    if not np.ptp(points, axis=0).any():  # t-SNE would end the process
+        raise ArgumentError(f"{scenario}: all embeddings are equal, so there is nothing to draw")
     perplexity = min(PERPLEXITY, (len(points) - 1) / 3)
     flat = TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(points)
     figure, grid = style.panels(2, width=4.2, height=3.8)

@@ -8,10 +8,20 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator, with_config
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WrapValidator,
+    field_validator,
+    model_validator,
+    with_config,
+)
 from typing_extensions import TypedDict
 
-from clbench.core.errors import count, printable
+from clbench.core.errors import count, join_names, printable
 from clbench.core.registry import LARGEST, Amount, Count
 from clbench.results.scores import scores_of
 from clbench.suite.scores import SCORES, Steps
@@ -23,13 +33,27 @@ SCHEMA_VERSION = 1
 TOLERANCE = 1e-6
 """Largest difference between a score in a file and the one that R gives."""
 
+NEEDED = {"search": ("trials", "epochs", "seconds"), "relearning": ("rows", "recovered")}
+"""What must be in a table of a cell that is not empty, by field."""
+
 Text = Annotated[str, AfterValidator(lru_cache(printable))]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None
 Matrix = list[list[Number]]
 Bits = np.typing.NDArray[np.bool_]
 
 
-PackedRows = Annotated[str, Field(pattern=r"^[0-9]{1,9}:[A-Za-z0-9+/]*={0,2}$")]
+def _has_a_bit_for_each_row(text: str) -> str:
+    rows, _, bits = text.partition(":")
+    if len(bits) % 4 or len(bits) // 4 * 3 - bits.count("=") != -(-int(rows) // 8):
+        raise ValueError("must hold a bit for each row")
+    return text
+
+
+PackedRows = Annotated[
+    str,
+    Field(pattern=r"^[0-9]{1,9}:[A-Za-z0-9+/]*={0,2}$"),
+    AfterValidator(_has_a_bit_for_each_row),
+]
 Correct = list[list[PackedRows | None]]
 Metrics = list[list[dict[str, Number] | None]]
 
@@ -50,9 +74,22 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=convert), parse_constant=lambda name: None)
 
 
+def _as_given(value: Any, check: Callable[[Any], Any]) -> Any:
+    """Return a value that has passed its check, with its keys in their order."""
+    check(value)
+    return value
+
+
+@with_config(OPEN)
+class _Protocol(TypedDict, total=False):
+    lr: Amount
+    head_loss: Text
+    capability_rows: Count | None
+
+
 @with_config(OPEN)
 class _Settings(TypedDict, total=False):
-    protocol: dict[str, Any]
+    protocol: Annotated[_Protocol, WrapValidator(_as_given)]
     method: dict[str, Any]
     scenario: dict[str, Any]
     sources: dict[str, Any]
@@ -69,10 +106,21 @@ class _Search(TypedDict, total=False):
 
 @with_config(OPEN)
 class _Relearning(TypedDict, total=False):
-    rows: list[Count]
+    rows: Annotated[list[Count], Field(min_length=1)]
     steps: list[Count]
     scores: list[float]
     recovered: bool
+    needed: Count
+
+
+@with_config(OPEN)
+class _Part(TypedDict, total=False):
+    validation: Count
+
+
+@with_config(OPEN)
+class _ScenarioReport(TypedDict, total=False):
+    parts: list[Annotated[_Part, WrapValidator(_as_given)]]
 
 
 class CellResult(BaseModel):
@@ -176,10 +224,17 @@ class CellResult(BaseModel):
     search: _Search = {}
     versions: dict[str, Any] = {}
     host: dict[str, Any] = {}
-    scenario_report: dict[str, Any] = {}
+    scenario_report: Annotated[_ScenarioReport, WrapValidator(_as_given)] = {}
     started: Text = ""
     finished: Text = ""
     notes: list[Text] = []
+
+    @field_validator(*NEEDED)
+    @classmethod
+    def _complete(cls, table: Mapping[str, Any], about: ValidationInfo) -> Mapping[str, Any]:
+        if table and (missing := {*NEEDED[str(about.field_name)]} - table.keys()):
+            raise ValueError(f"lacks {join_names(sorted(missing))}")
+        return table
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -89,14 +89,15 @@ def _rows(protocol: Mapping[str, Any]) -> str:
 
 def _differences(row: Mapping[Any, Any], cells: Sequence[CellResult]) -> list[str]:
     """Return the recorded differences between our runs and the published ones."""
-    protocol, model = cells[0].settings.get("protocol", {}), cells[0].model
+    protocol: Mapping[str, Any] = cells[0].settings.get("protocol", {})
+    model = cells[0].model
     differences = [] if model == row["model"] else [f"model {model}, theirs {row['model']}"]
     followed = read_suite(row["suite"]).file.protocol
     values = followed.model_dump(mode="json")
     if (rows := _rows(protocol)) != (rows_followed := _rows(values)):
         differences.append(f"{rows}, theirs {rows_followed}")
-    if protocol.get("score_on", "validation") != row["split"]:
-        differences.append(f"scored on {protocol['score_on']} rows, theirs on {row['split']}")
+    if (split := protocol.get("score_on", "validation")) != row["split"]:
+        differences.append(f"scored on {split} rows, theirs on {row['split']}")
     if len(cells) != row["n"]:
         word = row["statistic"] if row["statistic"] in OVER_SEEDS else "mean"
         ours = "1 seed" if len(cells) == 1 else f"{word} of {len(cells)} seeds"

@@ -37,7 +37,7 @@ def test_folders_are_entries_or_hold_them(tmp_path: Path) -> None:
 
 
 def test_the_frame_has_a_row_for_each_cell(tmp_path: Path) -> None:
-    first = make_entry(tmp_path / "first", search={"trials": 3})
+    first = make_entry(tmp_path / "first", search={"trials": 3, "epochs": 9.0, "seconds": 1.0})
     verify_entry(make_entry(tmp_path / "second", suite="other"), "rerun")
     frame = clbench.board.load([first, tmp_path / "second"])
     assert len(frame) == 2 * 3 * 4

@@ -36,7 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         every / "other",
         suite="recadam-glue",
         methods={"vanilla": 0.5, "recadam": 0.6},
-        search={"trials": 6, "seeds": [3]},
+        search={"trials": 6, "epochs": 9.0, "seconds": 1.0, "seeds": [3]},
     )
     more = make_entry(
         every / "more", suite="recadam-glue", methods={"vanilla": 0.52}, seeds=range(4, 8)

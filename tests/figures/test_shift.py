@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from clbench import figures
+from clbench.core.errors import ArgumentError
 from clbench.figures.style import ReportData
 
 LENGTHS = {
@@ -93,3 +95,18 @@ def test_errors_name_the_scenarios_with_data(tmp_path: Path) -> None:
         figures.shift(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="no figure for 'maps'"):
         picture({"kind": "maps"})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({**LENGTHS, "counts": {"train": {}, "validation": {}}}, "are damaged"),
+        ({**LENGTHS, "counts": {"train": {"a": [[math.inf, 1]]}}}, "are damaged"),
+        ({**clusters(["a", "b"]), "points": [[1.0, 2.0], [3.0]]}, "are damaged"),
+        ({**clusters(["a"] * 4), "points": [[1.0, 2.0]] * 4}, "all embeddings are equal"),
+    ],
+    ids=["no lengths", "infinite", "ragged", "equal"],
+)
+def test_damaged_data_are_not_drawn(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        picture(content)

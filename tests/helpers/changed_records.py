@@ -112,7 +112,7 @@ CELLS: dict[str, tuple[str, str, Change]] = {
     "a metric that the task does not have": ("R from rows", CELL, renamed_metric),
     "recipes without rows": ("one recipe", "*", lambda c: c["recipe"].update(tasks={})),
     "fewer rows after the last stage": ("R from rows", CELL, fewer_rows),
-    "rows that are no bits": ("R from rows", CELL, no_bits),
+    "rows that are no bits": ("whole matrix", CELL, no_bits),
     "wrong rows left out of a cell": ("R from rows", CELL, without_wrong_rows),
     "tasks of other names": ("one recipe", "*", lambda c: c.update(tasks=["first", "second"])),
     "other chance levels for one cell": ("one recipe", CELL, lambda c: c.update(floors=[0.1, 0.1])),

@@ -14,8 +14,10 @@ from clbench.results.cell import CellResult, StageRecord, plain, summarizer
 
 
 def test_a_cell_is_read_back_as_it_was_written() -> None:
-    cell = pair(notes=["short"], scenario_report={"sizes": [3, 4]})
+    settings = {"protocol": {"epochs": 3, "lr": 1}, "precision": "bf16"}
+    cell = pair(notes=["short"], scenario_report={"sizes": [3, 4]}, settings=settings)
     assert CellResult.model_validate(json.loads(cell.to_json())) == cell
+    assert list(cell.settings["protocol"]) == ["epochs", "lr"]
 
 
 def test_nan_and_infinity_become_null() -> None:
@@ -106,6 +108,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"metrics": [[None], [None, None]]}, "metrics: must fit R and its stages"),
     ({"correct": [[None], [None, None]]}, "correct: must fit R and its stages"),
     ({"correct": [["x", None], [None, None]]}, "correct.0.0"),
+    ({"correct": [["8:A", None], [None, None]]}, "correct.0.0\n  Value error, must hold a bit for"),
+    ({"correct": [["9:AA==", None], [None, None]]}, "correct.0.0\n  Value error, must hold a bit"),
     ({"floors": [0.5]}, "floors: must fit R and its stages"),
     ({"untrained": [0.5]}, "untrained: must fit R and its stages"),
     ({"seed": -1}, "seed"),
@@ -115,6 +119,15 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"schema_version": 1.0}, "schema_version"),
     ({"settings": {"protocol": []}}, "settings.protocol"),
     ({"settings": {"method": "x"}}, "settings.method"),
+    ({"settings": {"protocol": {"capability_rows": "x"}}}, "settings.protocol.capability_rows"),
+    ({"settings": {"protocol": {"head_loss": []}}}, "settings.protocol.head_loss"),
+    ({"settings": {"protocol": {"lr": None}}}, "settings.protocol.lr"),
+    ({"scenario_report": {"parts": 5}}, "scenario_report.parts"),
+    ({"scenario_report": {"parts": [5]}}, "scenario_report.parts.0"),
+    ({"scenario_report": {"parts": [{"validation": "x"}]}}, "scenario_report.parts.0.validation"),
+    ({"search": {"trials": 3}}, "search\n  Value error, lacks epochs, seconds"),
+    ({"relearning": {"rows": [], "recovered": True}}, "relearning.rows"),
+    ({"relearning": {"rows": [8]}}, "relearning\n  Value error, lacks recovered"),
     ({"reference_of": 1}, "R, stages and tasks do not fit"),
     ({"status": "failed"}, "R, stages and tasks do not fit"),
 ]
