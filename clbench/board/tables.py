@@ -93,10 +93,10 @@ def suite_tables(entries: Iterable[Entry]) -> list[Table]:
     """Return the tables of the entries of one suite; those over several scenarios first.
 
     Cells are compared only under equal conditions: rows, model and protocol. The entries of the
-    highest grade come first, and a row whose cells an earlier one has is not repeated.
+    highest grade come first, of these the methods with most cells, and no cell is shown twice.
     """
     results = [each for each in entries if each.is_result]
-    results.sort(key=lambda each: -(UNVERIFIED, *GRADES).index(each.grade))
+    results.sort(key=_below_best)
     conditions: dict[str, Mapping[str, Any]] = {}
     scenarios: dict[str, str] = {}
     wholes: dict[frozenset[str], tuple[str, ...]] = {}  # entries may order scenarios differently
@@ -119,6 +119,11 @@ def suite_tables(entries: Iterable[Entry]) -> list[Table]:
             tables.append(replace(table, disagreements=_disagreements(results, scope)))
     times = Counter(table.heading for table in tables)
     return [_with_names(table) if times[table.heading] > 1 else table for table in tables]
+
+
+def _below_best(entry: Entry) -> int:
+    """Return how many grades an entry is below the highest."""
+    return (*reversed(GRADES), UNVERIFIED).index(entry.grade)
 
 
 def _with_names(table: Table) -> Table:
@@ -170,27 +175,36 @@ def _table(
 
 def _rows(results: Sequence[Entry], scope: Sequence[str]) -> list[Row]:
     """Return the methods that have all conditions of a table; none if one has no finished cell."""
-    rows: list[Row] = []
+    samples: list[tuple[Entry, str, list[CellResult]]] = []
     for each in results:
         by_baseline: dict[str, list[CellResult]] = {}
         for cell in without_extra_points(each.cells):
             if cell.reference_of is None and each.condition[cell.key] in scope:
                 by_baseline.setdefault(cell.baseline, []).append(cell)
-        for baseline, cells in by_baseline.items():
-            if {each.condition[cell.key] for cell in cells} != {*scope}:
+        samples += [
+            (each, baseline, cells)
+            for baseline, cells in by_baseline.items()
+            if {each.condition[cell.key] for cell in cells} == {*scope}
+        ]
+    samples.sort(key=lambda sample: (_below_best(sample[0]), -len(sample[2])))
+    rows, shown = list[Row](), set[tuple[str, str]]()
+    for each, baseline, cells in samples:
+        for number, row in enumerate(rows):
+            if _repeats(cells, row.cells):
+                rows[number] = replace(row, also=(*row.also, each))
+                break
+        else:
+            new = [cell for cell in cells if (cell.key, cell.fingerprint) not in shown]
+            if {each.condition[cell.key] for cell in new} != {*scope}:
                 continue
-            for number, row in enumerate(rows):
-                if _repeats(cells, row.cells):
-                    rows[number] = replace(row, also=(*row.also, each))
-                    break
-            else:
-                label = baseline
-                while any(row.label == label for row in rows):
-                    label = f"{label} ({each.name})"
-                own = tuple(cell.model_copy(update={"baseline": label}) for cell in cells)
-                some = means(score_rows(own))
-                mean = {name: fmean(row[f"{name}_mean"] for row in some) for name in COLUMNS}
-                rows.append(Row(label, each, own, {n: m for n, m in mean.items() if m == m}))
+            label = baseline
+            while any(row.label == label for row in rows):
+                label = f"{label} ({each.name})"
+            own = tuple(cell.model_copy(update={"baseline": label}) for cell in new)
+            shown |= {(cell.key, cell.fingerprint) for cell in own}
+            some = means(score_rows(own))
+            mean = {name: fmean(row[f"{name}_mean"] for row in some) for name in COLUMNS}
+            rows.append(Row(label, each, own, {n: m for n, m in mean.items() if m == m}))
     good = (cell.scenario for row in rows for cell in row.cells if cell.status == "ok")
     return rows if len({*good}) == len(scope) else []
 

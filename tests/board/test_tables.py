@@ -78,6 +78,21 @@ def test_cells_that_are_there_already_are_no_new_row(tmp_path: Path) -> None:
     assert [[each.name for each in row.also] for row in table.rows] == [[], [], ["again"]]
 
 
+def test_cells_are_shown_once_whatever_the_order_of_folders(tmp_path: Path) -> None:
+    few = make_entry(tmp_path / "few", seeds=range(3), fingerprint="equal")
+    many = make_entry(tmp_path / "many", seeds=range(5), fingerprint="equal")
+    for folders in ((few, many), (many, few)):
+        (table,) = tables(*folders)
+        assert table.ranking.family == 3
+        assert {(row.entry.name, len(row.cells)) for row in table.rows} == {("many", 5)}
+        assert {each.name for row in table.rows for each in row.also} == {"few"}
+    verify_entry(few, "rerun")  # it comes first, and others add the seeds that it lacks
+    (table,) = tables(many, few)
+    assert {(row.label, row.entry.name, row.seeds) for row in table.rows} >= {
+        ("ewc", "few", 3), ("ewc (many)", "many", 2),
+    }  # fmt: skip
+
+
 def test_cells_of_one_recipe_that_do_not_agree_are_named(tmp_path: Path) -> None:
     same: dict[str, Any] = {"seeds": range(2), "fingerprint": "equal"}
     first = make_entry(tmp_path / "first", **same)
