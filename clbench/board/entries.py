@@ -122,9 +122,13 @@ def read_entries(folders: Iterable[str | Path]) -> tuple[list[Entry], list[str]]
 
 
 def _entries_in(folder: Path) -> list[Path]:
-    """Return the folders of submissions and runs directly in a folder; none if there is none."""
+    """Return the folders of submissions and runs directly in a folder; none if there is none.
+
+    Hidden ones are left out: a submission that a killed process did not finish is one.
+    """
     inner = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [path for path in inner if path.is_dir() and _is_marked(path)]
+    shown = (path for path in inner if path.is_dir() and not path.name.startswith("."))
+    return list(filter(_is_marked, shown))
 
 
 def _is_marked(folder: Path) -> bool:

@@ -25,6 +25,7 @@ def test_folders_are_entries_or_hold_them(tmp_path: Path) -> None:
     for name in ("b", "a"):
         make_entry(tmp_path / "all" / name)
     (tmp_path / "all" / "notes").mkdir()
+    make_entry(tmp_path / "all" / ".c.part")  # left by a killed process
     lone = make_entry(tmp_path / "lone")
     entries, problems = read_entries([tmp_path / "all", lone, tmp_path / "all" / "a"])
     assert [each.name for each in entries] == ["a", "b", "lone"]
