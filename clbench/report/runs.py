@@ -88,16 +88,17 @@ def _with_families(names: set[str], cells: Sequence[CellResult]) -> set[str]:
 
 
 def _suite_notes(stores: Sequence[Store], labels: Sequence[str]) -> Iterator[str]:
-    """Yield notes on where the suites of runs differ or cannot be read."""
+    """Yield notes on where the suites of runs differ, cannot be read or are missing."""
     if differences := _protocol_differences(stores, labels):
         yield (
             f"The protocols differ ({'; '.join(differences)}), so differences between these runs "
             "are not due to their methods alone."
         )
     for store in stores:
-        if store.suite_path.exists() and not store.read_suite():
+        if not store.read_suite():
+            problem = "cannot be read" if store.suite_path.exists() else "is missing"
             unknown = "its question, looks and protocol are unknown"
-            yield f"{store.suite_path} cannot be read, so {unknown}."
+            yield f"{store.suite_path} {problem}, so {unknown}."
     plans = [(s.questions()[-1], s.looks()) for s in stores if s.read_suite()]
     for what, *each in zip(("questions", "looks"), *plans, strict=True):
         if any(plan != each[0] for plan in each):

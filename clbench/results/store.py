@@ -186,8 +186,8 @@ class Store:
         return self.suite_path.with_name("suite.broken.json")
 
     def is_suite_damaged(self) -> bool:
-        """Whether ``suite.json`` cannot be read, or replaced one that could not be."""
-        return self._put_aside.exists() or (self.suite_path.exists() and not self.read_suite())
+        """Whether ``suite.json`` is missing, cannot be read, or replaced one that could not be."""
+        return self._put_aside.exists() or not self.read_suite()
 
     def read_suite(self) -> dict[str, Any]:
         """Return the resolved suite; empty if it is missing or unreadable."""

@@ -52,13 +52,16 @@ def test_a_damaged_suite_file_leaves_the_error_rate_unknown(tmp_path: Path) -> N
     (folder / "suite.json").write_text("{")
     write_report([folder])
     replaced = '{"format": "clbench-run", "suite": {"name": "mine"}}'
-    for step in ("damaged", "replaced"):
+    for step in ("damaged", "missing", "replaced"):
+        if step == "missing":
+            (folder / "suite.json").rename(tmp_path / "suite.broken.json")
         if step == "replaced":
-            (folder / "suite.json").rename(folder / "suite.broken.json")
+            (tmp_path / "suite.broken.json").rename(folder / "suite.broken.json")
             (folder / "suite.json").write_text(replaced)
         write_report([folder])
         text = page_of(folder)
         assert "so its error rate is, too" in text
+        assert (f"suite.json is {step}, so its question" in text) == (step == "missing")
         assert "the risk of even one wrong" not in text
 
 
