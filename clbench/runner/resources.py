@@ -152,7 +152,10 @@ class CellResources:
         total = 0
         for resources in (node["Resources"] for node in nodes if node["Alive"]):
             room = resources.get("CPU", 0) // self.threads
-            total += int(min(room, resources.get("GPU", 0) // self.gpus) if self.gpus else room)
+            if self.gpus:  # Ray counts in ten-thousandths, where 1.0 // 0.2 is 5 and not 4
+                share = max(1, round(1e4 * self.gpus))
+                room = min(room, round(1e4 * resources.get("GPU", 0)) // share)
+            total += int(room)
         return total
 
     def __str__(self) -> str:
