@@ -1,7 +1,7 @@
 """Whether cells that were trained again agree with those of a submission."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -80,10 +80,9 @@ class Pair:
 
     Attributes
     ----------
-    better, worse
-        Rows that are right there alone, and here alone.
-    rows
-        All rows that both keep.
+    flips
+        How many rows of a score are right there alone, right here alone, and kept by both. The key
+        is what was scored and which rows were right, so cells that share a stage have it in common.
     largest
         The largest difference of a score.
     wrong
@@ -92,9 +91,7 @@ class Pair:
 
     theirs: CellResult
     ours: CellResult
-    better: int = 0
-    worse: int = 0
-    rows: int = 0
+    flips: dict[tuple[Any, ...], tuple[int, int, int]] = field(default_factory=dict)
     largest: float = 0.0
     wrong: list[str] = field(default_factory=list)
 
@@ -123,10 +120,11 @@ class Pair:
         again, true_again = (cell.relearning.get("scores", []) for cell in (theirs, ours))
         for number, (one, other) in enumerate(zip(again, true_again, strict=False), 1):
             self._agree(f"{key}: relearned score {number}", one, other, noise)
-        if self.better + self.worse > math.ceil(noise.rows * self.rows):
+        better, worse, rows = _sums(self.flips)
+        if better + worse > math.ceil(noise.rows * rows):
             self.wrong.append(
-                f"{key}: {self.better + self.worse} of {self.rows} rows are right in one training "
-                f"alone, more than the {noise.rows:.0%} by which machines differ."
+                f"{key}: {better + worse} of {rows} rows are right in one training alone, more "
+                f"than the {noise.rows:.0%} by which machines differ."
             )
 
     def _compare(self, i: int, j: int, score: float, noise: Noise) -> None:
@@ -150,9 +148,8 @@ class Pair:
         if len(there) != len(here):
             self.wrong.append(f"{where} is of {len(there)} rows, and of {len(here)} here.")
             return
-        self.better += int((there & ~here).sum())
-        self.worse += int((here & ~there).sum())
-        self.rows += len(here)
+        key = (self.theirs.scenario, self.theirs.seed, i, j, *texts)
+        self.flips[key] = (int((there & ~here).sum()), int((here & ~there).sum()), len(here))
 
     def _agree(self, what: str, theirs: float | None, ours: float | None, noise: Noise) -> None:
         """Note two numbers of which one is missing, or which differ by more than machines do."""
@@ -161,6 +158,11 @@ class Pair:
                 self.wrong.append(f"{what} is {theirs}, and {ours} here.")
         elif not noise.allows(theirs, ours):
             self.wrong.append(f"{what} is {theirs:.4f}, and {ours:.4f} here.")
+
+
+def _sums(flips: Mapping[Any, tuple[int, int, int]]) -> tuple[int, ...]:
+    """Return the sums of `Pair.flips`."""
+    return tuple(map(sum, zip((0, 0, 0), *flips.values(), strict=True)))
 
 
 def compare(
@@ -183,7 +185,7 @@ def compare(
     good = [(cell, here[cell.key]) for cell in theirs if cell.key in keys and cell.key in here]
     pairs = [Pair(cell, mine) for cell, mine in good if mine.status == "ok"]
     wrong += [line for pair in pairs for line in pair.wrong]
-    better, worse = sum(pair.better for pair in pairs), sum(pair.worse for pair in pairs)
+    better, worse, rows = _sums({key: n for pair in pairs for key, n in pair.flips.items()})
     if better > worse and binomtest(better, better + worse).pvalue < LEVEL:
         wrong.append(
             f"{better} rows are right there and wrong here, and only {worse} the other way round."
@@ -191,7 +193,7 @@ def compare(
     names = join_names([pair.theirs.key for pair in pairs])
     largest = max((pair.largest for pair in pairs), default=0.0)
     says = (
-        f"{count(len(pairs), 'cell')} trained again ({names}): {better + worse} of "
-        f"{sum(pair.rows for pair in pairs)} rows differ, scores by up to {largest:.4f}"
+        f"{count(len(pairs), 'cell')} trained again ({names}): {better + worse} of {rows} rows "
+        f"differ, scores by up to {largest:.4f}"
     )
     return Outcome(wrong, [], says)

@@ -108,6 +108,21 @@ def test_flips_that_all_favour_the_submission_do_not_agree() -> None:
     assert not found(scored([BASE, BASE]), scored(some))  # worse than here
 
 
+def test_a_stage_that_cells_share_counts_once() -> None:
+    def first_stage(rows: Any, seed: int = 0) -> list[CellResult]:
+        R, correct = [[rows.mean(), None], [0.7, 0.8]], [[pack_rows(rows), None], [None, None]]
+        return [cell("pair", name, seed, 0.7, R=R, correct=correct) for name in "abcd"]
+
+    better = flipped(*np.flatnonzero(~BASE)[:3])
+    theirs, ours = first_stage(better), first_stage(BASE)
+    outcome = compare(theirs, ours, [cell.key for cell in theirs])
+    assert not outcome.wrong
+    assert "3 of 400 rows differ" in outcome.says
+    for seed in (1, 2, 3):  # trained apart
+        theirs, ours = theirs + first_stage(better, seed), ours + first_stage(BASE, seed)
+    assert "12 rows" in compare(theirs, ours, [cell.key for cell in theirs]).wrong[0]
+
+
 def test_every_score_is_compared_although_its_rows_agree() -> None:
     before, curve = {"text_loss": 2.0}, {"scores": {"a": [[0, 0.1], [4, 0.1]]}}
     measured = {
