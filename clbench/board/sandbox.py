@@ -10,6 +10,7 @@ import site
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from clbench.board.submission import Submission
@@ -40,13 +41,21 @@ def train_in_sandbox(
     signal, or the end of ten times the time that the cells took, at least ten minutes and at most
     `LONGEST`.
     """
+    # The paths in the command must be those that are bound.
+    submission = replace(
+        submission,
+        folder=submission.folder.resolve(),
+        data=submission.data and submission.data.resolve(),
+        model=_model(submission),
+        corpus=submission.corpus and str(Path(submission.corpus).resolve()),
+    )
     told = sum(cell.train_seconds or 0.0 for cell in drawn.values())
     limit = min(max(600.0, 10 * told), LONGEST)
     work = {
-        "folder": str(submission.folder.resolve()),
-        "data": submission.data and str(submission.data.resolve()),
-        "model": _model(submission),
-        "corpus": submission.corpus and str(Path(submission.corpus).resolve()),
+        "folder": str(submission.folder),
+        "data": submission.data and str(submission.data),
+        "model": submission.model,
+        "corpus": submission.corpus,
         "fingerprints": {key: cell.fingerprint for key, cell in drawn.items()},
         "out": str(out.resolve()),
         "threads": threads,
@@ -82,14 +91,13 @@ def _sandbox(submission: Submission, out: Path) -> tuple[list[str], dict[str, st
     import clbench
 
     package = Path(str(clbench.__file__)).resolve().parents[1]
-    model = _model(submission) or ""
     readable = [
         *("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives"),
         # Not all of sys.path: with `python -m`, the working folder is in it.
         *(sys.prefix, sys.base_prefix, *site.getsitepackages()),
         *(package / name for name in ("clbench", "scenarios", "baselines", "results/published")),
         *(submission.folder / name for name in ("suite.json", "plugins")),
-        *(submission.data, model, submission.corpus),
+        *(submission.data, submission.model, submission.corpus),
         *(HF_HUB_CACHE, HF_DATASETS_CACHE),  # not the folder above them, which holds tokens
     ]
     words = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]

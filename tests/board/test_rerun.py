@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
@@ -22,6 +23,7 @@ from helpers.workspace import world as world
 import clbench
 from clbench.board import rerun, retrain
 from clbench.board.agreement import NOISE, compare
+from clbench.board.sandbox import train_in_sandbox
 from clbench.board.submission import Outcome, Submission
 from clbench.board.submit import submit
 from clbench.board.verify import verify
@@ -285,6 +287,24 @@ def test_a_sandbox_that_does_not_start_says_nothing_of_the_submission(
     outcome = verify(quick, again=1).checks[-1].outcome
     assert not outcome.wrong
     assert "the sandbox did not start: bwrap: setting up uid map" in outcome.unchecked[0]
+
+
+def test_the_sandbox_binds_the_paths_that_the_command_names(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts").write_text("one")
+    (corpus := tmp_path / "corpus").symlink_to(tmp_path / "texts")
+    (folder := tmp_path / "link").symlink_to(quick)
+    words: list[str] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        words.extend(command)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    train_in_sandbox(Submission(folder, folder, None, str(corpus)), {}, tmp_path)
+    work = json.loads(words[-1])
+    assert {f"{work['folder']}/plugins", work["data"], work["corpus"]} <= {*words}
 
 
 def test_another_version_of_a_method_says_nothing_of_the_submission(
