@@ -135,7 +135,8 @@ def execute(
                         {**plan.resolved(), **store.read_suite(), "questions": questions}
                     )
             if is_changed or not state.scores_are_current():
-                store.write_scores(to_csv(scores_frame(cells, plan.question.reference)))
+                table = to_csv(scores_frame(cells, plan.question.reference))
+                store.write_scores(table, state.files)
         except RunFolderError as error:  # the folder may be on a read-only disk
             what = "question" if is_changed else "table"
             listener.note(f"The {what} was not updated: {error}")

@@ -62,14 +62,16 @@ def _report(runs: Sequence[Path], out: Path | None, formats: Sequence[str]) -> i
     for number, run in enumerate(runs):
         if resolved[number] in resolved[:number]:
             raise SettingsError(f"{run} is named twice. Remove one.")
+    stores = [Store(run) for run in runs]
+    stamps = stores[0].stamps()
     with garbage_collection_paused():
-        cells, notes, is_damaged = read_runs([Store(run) for run in runs])
+        cells, notes, is_damaged = read_runs(stores)
         gc.freeze()  # all cells stay in memory, so later searches can skip them
-    question = Store(runs[0]).questions()[-1]
+    question = stores[0].questions()[-1]
     if len(runs) == 1 and not is_damaged:  # else the table would forget what is lost
         try:
             check_folder(runs[0])
-            Store(runs[0]).write_scores(to_csv(scores_frame(cells, question.reference)))
+            stores[0].write_scores(to_csv(scores_frame(cells, question.reference)), stamps)
         except RunFolderError as error:
             # The run may be a submission or on a read-only disk; the report can go elsewhere.
             note(f"scores.csv is left unchanged: {error}")

@@ -6,6 +6,7 @@ leaves the old file or the new one. Temporary files end in ``.part``; the next r
 
 import csv
 import json
+import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -218,9 +219,15 @@ class Store:
         pictures = {path.name.removesuffix(suffix): _read_json(path) for path in files}
         return {name: data for name, data in pictures.items() if isinstance(data, dict)}
 
-    def write_scores(self, text: str) -> None:
-        """Write ``scores.csv``."""
+    def write_scores(self, text: str, stamps: Mapping[str, tuple[int, int]] | None = None) -> None:
+        """Write ``scores.csv``, without the lock with the `stamps` of before its cells were read.
+
+        It is then no newer than these, so a cell that another process has written since is.
+        """
         write_atomically(self.scores_path, text)
+        if stamps:
+            newest = max(time for time, _ in stamps.values())
+            os.utime(self.scores_path, ns=(newest, newest))
 
     def _listed(self) -> list[dict[str, str]]:
         """Return the rows of ``scores.csv``; none if it cannot be read."""

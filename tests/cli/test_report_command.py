@@ -39,6 +39,21 @@ def test_a_report_changes_nothing_but_the_scores(
     assert (cells / f"broken/{KEYS[1]}.json").exists()
 
 
+def test_a_table_without_cells_that_were_written_meanwhile_is_made_again(
+    place: Path, engine: FakeExecutor, clbench: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clbench(*RUN)
+    one = place / f"results/mine/cells/{KEYS[1]}.json"
+    late = one.rename(place / one.name)
+    monkeypatch.setattr(
+        "clbench.cli.report.scores_frame", lambda *_: (late.rename(one).touch(), pd.DataFrame())[1]
+    )
+    (place / "results/mine/scores.csv").unlink()
+    clbench("report", "results/mine", "--formats", "png")
+    clbench(*RUN)
+    assert len(pd.read_csv(place / "results/mine/scores.csv")) == len(KEYS)
+
+
 def test_a_report_names_a_single_task_reference_that_is_missing(
     place: Path, engine: FakeExecutor, clbench: Call
 ) -> None:
