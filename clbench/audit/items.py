@@ -118,7 +118,11 @@ class Items:
         labels, rng = self.rows.labels, numpy_stream("audit split", self.name, 0)
         first = stratified(labels, min(count, len(labels) // 2), rng)
         rest = np.setdiff1d(np.arange(len(labels)), first)
-        one, two = (self._in_folds(self.task, self.rows.take(at), rng) for at in (first, rest))
+        start = len(labels) - self.training  # the training rows are the last ones
+        one, two = (
+            self._in_folds(self.task, self.rows.take(at), rng, int((at >= start).sum()))
+            for at in (first, rest)
+        )
         return one, two
 
 

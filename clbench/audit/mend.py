@@ -1,6 +1,6 @@
 """Mend a tuned model: choose a mixture with its base, and test it on other rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,8 @@ class Mended:
     merged
         For such an adapter: the best mixture that only a merged model can be, and its changes from
         the one chosen, by task.
+    notes
+        Lines for the user.
     """
 
     base: str
@@ -81,6 +83,7 @@ class Mended:
     instead: Mixture | None = None
     write_adapter: Callable[[Path], None] | None = field(default=None, repr=False)
     merged: tuple[Mixture, Mapping[str, Change]] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def unseen(self) -> list[tuple[str, float, float, Change]]:
@@ -123,6 +126,7 @@ class Mended:
                 **_plain(self.merged[0]),
                 "changes": {name: c.to_json("word") for name, c in self.merged[1].items()},
             },
+            "notes": list(self.notes),
         }
 
 
@@ -298,8 +302,19 @@ def mend(
         instead,
         partial(write_scaled, tuned, first, mixer, chosen, second) if scales else None,
         merged,
+        tuple(_notes(sweeps[-1], finals[-1])),
     )
     return mended, second
+
+
+def _notes(sweep: Items, final: Items) -> Iterator[str]:
+    """Yield a note if rows of the task learned, on which the tuned model may be tuned, are used."""
+    if sweep.training or final.training:
+        yield (
+            f"{final.name}: {sweep.training} of the {len(sweep.rows)} rows of the sweep and "
+            f"{final.training} of the {len(final.rows)} final rows are from its training set. A "
+            "model tuned on them looks better than it is, and so better than the mixtures."
+        )
 
 
 def _part(items: Items, first: AuditedModel, second: AuditedModel) -> Part:

@@ -158,6 +158,7 @@ def card(mended: "Mended") -> str:
     ]
     for name, tuned, own, change in mended.unseen:
         lines.append(f"| {name} | {tuned:.3f} | {own:.3f} | {change} | {change.verdict} |")
+    lines += [text for each in mended.notes for text in ("", each)]
     return "\n".join(lines) + "\n"
 
 

@@ -241,6 +241,7 @@ def mend(
                 tell("writing the model")
                 write_mended(mended, model, folder)
     front = out / "front.png"
+    say(*map(printable, mended.notes))
     if mended.chosen == TUNED:
         say(
             f"None of the {len(mended.points) - 1} mixtures has a better mean of accuracy kept and "

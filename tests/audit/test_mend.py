@@ -224,6 +224,28 @@ def test_the_sweep_and_the_final_scores_use_different_rows() -> None:
     assert not set(sweep.rows.first) & set(final.rows.first)
 
 
+def test_training_rows_of_the_task_learned_are_named(
+    copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (items,) = load_items([TASKS["learn"]], data=None, rows=1000, extra=80)
+    train = set(items.task.train.first) - set(items.task.validation.first)
+    sweep, final = items.split(80)
+    for part in (sweep, final):
+        assert 0 < part.training == sum(text in train for text in part.rows.first)
+    monkeypatch.setattr("clbench.audit.mend.hits", lambda m, i, *_: np.ones(len(i.rows), bool))
+    words = ["mend", "tiny", copy(), "--keep", *TASKS["keep"], "--learn", TASKS["learn"]]
+    words += ["--rows", "1000", "--alpha", "0.5", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    note = (
+        f"{items.name}: {sweep.training} of the 80 rows of the sweep and {final.training} of the "
+        "1000 final rows are from its training set."
+    )
+    assert note in capsys.readouterr().out
+    assert note in (tmp_path / "out" / "README.md").read_text()
+    (stored,) = json.loads((tmp_path / "out" / "mend.json").read_text())["notes"]
+    assert note in stored
+
+
 @pytest.mark.slow
 def test_a_tuned_model_that_nothing_beats_is_left_alone(
     copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
