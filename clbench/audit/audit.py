@@ -225,10 +225,11 @@ def audit(
 
 @dataclass(frozen=True)
 class Observation:
-    """What a model scored, what it answers to general tasks, and its weights."""
+    """What a model scored, what it answers to general tasks, and what decided that."""
 
     scores: tuple[ItemScores, ...]
     weights: dict[Part, str]  # what decides each part: their digest, and the configuration
+    reading: dict[Part, str]  # what else decides it: chat template, or side that long texts lose
     head: HeadKind | None
     answers: Sequence[ability.Answers] = ()
 
@@ -276,33 +277,47 @@ class Auditor:
             "behaviour": digest_of(model.model) + model.computation,
         }
         weights |= {each.part: weights["behaviour"] for each in scores if each.part != "features"}
-        return Observation((language, *scores), weights, model.head, answers)
+        side, template = model.tokenizer.truncation_side, str(model.tokenizer.chat_template or "")
+        reading: dict[Part, str] = {"features": side, "behaviour": template}
+        if not model.answers:
+            reading["behaviour"] = side
+        return Observation((language, *scores), weights, reading, model.head, answers)
 
     def compare(self, before: Observation, after: Observation) -> Comparison:
         """Return the changes between two models, judged as one family."""
         same_head = before.head == after.head
+        same = {part for part, own in before.weights.items() if own == after.weights.get(part)}
+        differing = {p for p, own in before.reading.items() if own != after.reading[p]}
         return compare(
             before.scores,
             [s for s in after.scores if s.part != "behaviour" or same_head],
             self.margin,
-            unchanged=[
-                part for part, own in before.weights.items() if own == after.weights.get(part)
-            ],
-            identical=before.weights == after.weights,
+            unchanged=same - differing,
+            identical=before.weights == after.weights and not differing,
             alpha=self.alpha,
         )
 
     def notes(
         self, model: AuditedModel, before: Observation, after: Observation, comparison: Comparison
     ) -> Iterator[str]:
-        """Yield what a reader should know: why heads are not compared, and equal weights."""
+        """Yield why heads are not compared, what is read in another way, and equal weights."""
         if self.material.asked and not model.answers:
             yield f"No general tasks: {model.name} has no language-model head."
         if self.material.probed and all(task.part != "behaviour" for task in comparison.tasks):
             yield from self._without_behaviour(model)
+        both = f"{self.base.title} and {model.title}"
+        if self.material.probed and before.reading["features"] != after.reading["features"]:
+            yield (
+                f"Texts of more than {items.length_of(model)} tokens are cut at different ends for "
+                f"{both}, as their tokenizers say (truncation_side)."
+            )
+        has_other_chat = before.reading["behaviour"] != after.reading["behaviour"]
+        if self.material.probed and self.base.answers and model.answers and has_other_chat:
+            yield f"Prompts of probed tasks differ, as the chat templates of {both} do."
         if before.weights["features"] == after.weights["features"] and not comparison.identical:
-            where = "of the encoder" if self.base.is_encoder_decoder else "below the head"
-            yield f"All weights {where} are the base model's."
+            where = " of the encoder" if self.base.is_encoder_decoder else " below the head"
+            where = "" if before.weights == after.weights else where
+            yield f"All weights{where} are the base model's."
         if kind := same_if_rounded(self.base, model):
             yield f"All weights are the base model's once both are rounded to {kind}."
 

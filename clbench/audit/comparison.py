@@ -199,7 +199,7 @@ class Comparison:
     exploratory
         Further metrics of the same tasks, each at its own level.
     identical
-        Whether all weights are the same.
+        Whether all weights are the same, and texts are read alike.
     alpha
         Error rate of the family: less than 0.05 if it is spent over several looks.
     """
@@ -277,7 +277,7 @@ def compare(
     unchanged
         Parts in which both models compute the same, so that nothing is tested.
     identical
-        Whether all weights are the same.
+        Whether all weights are the same, and texts are read alike.
     sampled
         Returns the change to judge; by default `sample`.
     alpha

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerBase
 
 from clbench.audit.items import length_of
 from clbench.audit.models import AuditedModel, are_placeholders, load_tuned, same_names
@@ -69,7 +70,7 @@ def drift(
 
     Hidden states are compared at the same tokens of `texts`.
     """
-    first, second = (_hidden_states(model, texts, device) for model in (base, tuned))
+    first, second = (_hidden_states(m, base.tokenizer, texts, device) for m in (base, tuned))
     own = dict(base.backbone.named_parameters())
     theirs = dict(tuned.backbone.named_parameters())
     groups = groups_of(base)
@@ -125,14 +126,19 @@ def cka(first: Floats, second: Floats) -> float:
     return float(np.linalg.norm(y.T @ x) ** 2) / own
 
 
-def _hidden_states(model: AuditedModel, texts: Sequence[str], device: torch.device) -> list[Floats]:
+def _hidden_states(
+    model: AuditedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    device: torch.device,
+) -> list[Floats]:
     """Return the hidden states behind the embeddings and each layer, shape (tokens, h) each."""
     encoder = model.encoder.to(device).eval()
     options = model.family.options
     parts: list[list[torch.Tensor]] = []
     tokens = 0
     for start in range(0, len(texts), BATCH):
-        batch = model.tokenizer(
+        batch = tokenizer(
             list(texts[start : start + BATCH]),
             padding=True,
             truncation=True,

@@ -17,7 +17,7 @@ from helpers.audits import QUICK, add_noise, items_of, shuffle_layer
 
 from clbench.audit.audit import audit
 from clbench.audit.models import digest_of, load_base, load_tuned
-from clbench.audit.weights import same_if_rounded
+from clbench.audit.weights import drift, same_if_rounded
 from clbench.core.errors import ClbenchError
 from clbench.models.locate import TINY, TINY_GPT
 
@@ -151,3 +151,32 @@ def test_a_head_that_lacks_weights_is_told(copy: Copy, tmp_path: Path) -> None:
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
     (model,) = audit("tiny", [str(folder)], **QUICK).models
     assert "its head lacks cls.predictions.transform.dense.weight" in model.notes[0]
+
+
+def test_a_model_with_another_chat_template_is_not_identical(tmp_path: Path) -> None:
+    tuned = shutil.copytree(TINY_GPT, tmp_path / "tuned")
+    (tuned / "chat_template.jinja").write_text("user: {{ messages[0].content }} answer:")
+    (model,) = audit("tiny-gpt", [str(tuned)], **{**QUICK, "rows": 50, "texts": 30}).models
+    features, behaviour = model.comparison.tasks
+    assert not model.comparison.identical
+    assert features.change.low == features.change.high == 0.0  # read without it
+    assert behaviour.flips is not None
+    assert behaviour.flips.lost + behaviour.flips.gained > 0
+    assert behaviour.change.low < behaviour.change.difference < behaviour.change.high
+    note, weights = model.notes
+    assert "as the chat templates of tiny-gpt and tuned do" in note
+    assert weights == "All weights are the base model's."
+
+
+def test_a_model_that_cuts_texts_at_the_other_end_is_not_identical(tmp_path: Path) -> None:
+    tuned = shutil.copytree(TINY, tmp_path / "tuned")
+    config = json.loads((tuned / "tokenizer_config.json").read_text())
+    (tuned / "tokenizer_config.json").write_text(json.dumps({**config, "truncation_side": "left"}))
+    (model,) = audit("tiny", [str(tuned)], **{**QUICK, "rows": 50, "texts": 30}).models
+    assert not model.comparison.identical
+    (features,) = model.comparison.tasks
+    assert features.change.low < 0.0 < features.change.high
+    assert any("cut at different ends for tiny and tuned" in note for note in model.notes)
+    base, texts = load_base("tiny"), [" ".join(map(str, range(500))) + " was good"]
+    layers = drift(base, load_tuned(str(tuned), base), texts, torch.device("cpu"))
+    assert {round(layer.similarity, 6) for layer in layers} == {1.0}  # at the same tokens
