@@ -34,7 +34,9 @@ DRIFT_TEXTS = 200
 
 def with_tasks(settings: AuditSettings, base: str) -> AuditSettings:
     """Return settings with the tasks of `items.default_tasks` if they name none."""
-    return replace(settings, tasks=settings.tasks or items.default_tasks(base, settings.data))
+    if settings.tasks:
+        return settings
+    return replace(settings, tasks=items.default_tasks(base, settings.data), by_default=True)
 
 
 def identify(base: str, tuned: Sequence[str], settings: AuditSettings) -> str:
@@ -51,7 +53,7 @@ def identify(base: str, tuned: Sequence[str], settings: AuditSettings) -> str:
             raise SettingsError(f"model {name!r} is given {twice}. Name each tuned model once.")
         names[content] = name
     own = {name: getattr(settings, name) for name in ("tasks", "data", "corpus")}
-    more = {name: getattr(settings, name) for name in ("detect", "until_settled")}
+    more = {name: getattr(settings, name) for name in ("detect", "until_settled", "by_default")}
     own |= settings.numbers() | {name: value for name, value in more.items() if value}
     key = [identity(base), [*names], settings.seed, own]
     return digest(json.dumps(key, sort_keys=True, default=str))
@@ -70,7 +72,8 @@ class Prepared:
     material
         The items of the last look.
     generic
-        Whether a head without names of classes has those of a task of as many.
+        Whether a head without names of classes has those of a task of as many; only if the user
+        named the tasks.
     tests
         How many changes of a model are judged together.
     looks
@@ -117,7 +120,7 @@ def prepare(
             f"Name classification tasks in {named('tasks')}."
         )
     models = [load_tuned(name, first) for name in tuned]
-    generic = settings.tasks != items.DEFAULT_TASKS
+    generic = not settings.by_default
     tests = material.tests(first, generic=generic)
     sized = _sized(settings, material, tests)
     times = planning.LOOKS[-1] if settings.until_settled else 1
@@ -209,7 +212,8 @@ def audit(
         audits.append(ModelAudit(name, comparison, layers, regained, relearned, notes, decision))
     pairs = zip(combinations(titles, 2), combinations(afters, 2), strict=True)
     spent = {"looks": list(looks), "alpha": alpha} if settings.until_settled else {}
-    described = (each.description for each in before.scores[1:] if each.description)
+    described = [each.description for each in before.scores[1:] if each.description]
+    is_built_in = settings.by_default and settings.tasks == items.DEFAULT_TASKS
     return Audit(
         title,
         tuple(audits),
@@ -218,7 +222,7 @@ def audit(
         | settings.numbers()
         | {"rows": rows, "texts": texts, "seed": settings.seed}
         | spent,
-        (*([] if generic else [items.BUILT_IN]), *chosen.notes, *described),
+        (*([items.BUILT_IN] if is_built_in else []), *chosen.notes, *described),
         key,
     )
 

@@ -88,6 +88,7 @@ class AuditSettings:
         float, Option("Learning rate of --relearn; few rows at a usual rate destroy more.", "X")
     ] = RATE
     seed: Annotated[int, Option("Seed of rows, folds and masks.")] = 0
+    by_default: Annotated[bool, Option("Whether the tasks are the default ones.")] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", tuple(self.tasks))

@@ -15,8 +15,9 @@ import pytest
 import torch
 from helpers.audits import QUICK, add_noise, items_of, shuffle_layer
 
-from clbench.audit.audit import audit
+from clbench.audit.audit import audit, prepare, with_tasks
 from clbench.audit.models import digest_of, load_base, load_tuned
+from clbench.audit.settings import AuditSettings
 from clbench.audit.weights import drift, same_if_rounded
 from clbench.core.errors import ClbenchError
 from clbench.models.locate import TINY, TINY_GPT
@@ -125,6 +126,16 @@ def test_heads_of_different_kinds_are_not_compared(copy: Copy, tmp_path: Path) -
     notes = audit(one, [two], **QUICK).models[0].notes
     assert "no task has the classes of both heads (a, b and a, b)" in notes[0]
     assert "synthetic/sentiment: negative, positive" in notes[0]
+
+
+def test_heads_without_names_are_those_of_named_tasks_only(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, tuned = (copy(classes=("LABEL_0", "LABEL_1")) for _ in range(2))
+    monkeypatch.setattr("clbench.audit.items.default_tasks", lambda *_: ("synthetic/sentiment",))
+    for tasks, tests in ((["synthetic/sentiment"], 3), ([], 2)):  # language, features, behaviour
+        settings = with_tasks(AuditSettings(tasks=tasks, rows=60), base)
+        assert prepare(base, [tuned], settings, torch.device("cpu")).tests == tests
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
