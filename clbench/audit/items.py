@@ -1,13 +1,14 @@
 """Rows of tasks on which models are audited, by probes of their features and their own heads."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
 from clbench.audit.scores import SEPARATOR, Bools, ItemScores, Part, keys_of
@@ -262,16 +263,23 @@ def classify(model: AuditedModel, items: Items, order: Sequence[int], device: to
     """Return the class that a model's own head predicts for each row, shape (n,)."""
     encoded = encoding.encode(items.rows, model.tokenizer, length_of(model))
     network, pad = model.model.to(device), int(model.tokenizer.pad_token_id)
-    config = network.config.get_text_config()
-    own = config.pad_token_id
-    config.pad_token_id = pad if own is None else own  # decoders find the last token by it
-    try:
+    with padding(network, pad):
         logits = map_rows(
             lambda inputs: network(**inputs).logits[:, list(order)], encoded, pad, device
         )
+    return np.asarray(finite(logits, model).argmax(1), np.int64)
+
+
+@contextmanager
+def padding(network: PreTrainedModel, pad: int) -> Iterator[None]:
+    """Let a decoder whose configuration names no padding find the last token of padded rows."""
+    config = network.config.get_text_config()
+    own = config.pad_token_id
+    config.pad_token_id = pad if own is None else own
+    try:
+        yield
     finally:
         config.pad_token_id = own
-    return np.asarray(finite(logits, model).argmax(1), np.int64)
 
 
 def answer(model: AuditedModel, items: Items, device: torch.device) -> Ints:

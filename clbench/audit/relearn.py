@@ -110,7 +110,11 @@ def general_lesson(
         found = [ability.answer(model, each, device).marks[:, int(form)] for each in asked]
         return np.concatenate(found)
 
-    return Lesson(lambda model: (prompt_rows(prompts, answers), None), score)
+    def encoded(model: AuditedModel) -> tuple[encoding.EncodedRows, list[int] | None]:
+        rows = prompt_rows(prompts, answers)
+        return replace(rows, encoder_decoder=model.is_encoder_decoder), None
+
+    return Lesson(encoded, score)
 
 
 @dataclass(frozen=True)
@@ -210,10 +214,11 @@ def trained(
         groups[id(value) not in body]["params"].append(value)
     optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS)
-    with evaluating(network, trained=network.parameters()):
+    pad = int(model.tokenizer.pad_token_id or 0)
+    with evaluating(network, trained=network.parameters()), items.padding(network, pad):
         for step in range(STEPS):
             at = np.unique(np.arange(step * BATCH, (step + 1) * BATCH) % len(rows))
-            inputs, labels = rows.collate(at, int(model.tokenizer.pad_token_id or 0))
+            inputs, labels = rows.collate(at, pad)
             logits = forward({name: value.to(device) for name, value in inputs.items()}, "")
             logits = logits if speaks else logits[:, order]
             loss = cross_entropy(logits.flatten(0, -2), labels.to(device).flatten())

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.checkpoints import save_generator
 from helpers.general_rows import write_hub
 from scipy.stats import norm
+from torch.nn.functional import cross_entropy
 
 from clbench.audit import ability
 from clbench.audit.ability import Answers, Asked
@@ -21,7 +23,7 @@ from clbench.audit.comparison import compare
 from clbench.audit.items import DEFAULT_TASKS, default_tasks
 from clbench.audit.material import Material
 from clbench.audit.models import AuditedModel, load_base
-from clbench.audit.relearn import general_lesson
+from clbench.audit.relearn import general_lesson, trained
 from clbench.audit.settings import AuditSettings
 from clbench.core.errors import (
     ClbenchError,
@@ -30,6 +32,7 @@ from clbench.core.errors import (
     UnknownNameError,
 )
 from clbench.measure import questions
+from clbench.models.answering import AnsweringModel
 from clbench.models.checkpoint import load_tokenizer
 from clbench.tasks.general import GENERAL
 
@@ -310,3 +313,19 @@ def test_the_form_of_all_written_answers_is_relearned_together(
     assert [*found] == [
         ("gsm8k", "arithmetic"), ("bbh-counting", "arithmetic"), ("written answers", "format")
     ]  # fmt: skip
+
+
+def test_encoder_decoders_relearn_questions(hub: Path, tmp_path: Path) -> None:
+    base = load_base(str(save_generator("t5", tmp_path / "t5", appends_end=True)))
+    none = replace(
+        asked("copa", hub), questions=[], tokenizer=load_tokenizer(base.name, plain=True)
+    )
+    rows, _ = general_lesson([none], 8, hub, 0, CPU).rows(base)
+    inputs, labels = rows.collate(np.arange(8), 0)
+
+    def loss(model: AuditedModel) -> float:
+        with torch.no_grad():
+            logits = AnsweringModel(model.model)(inputs, "")
+        return float(cross_entropy(logits.flatten(0, -2), labels.flatten()))
+
+    assert loss(trained(base, rows, None, 1e-3)) < 0.9 * loss(base)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.checkpoints import without_padding
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -146,6 +147,19 @@ def test_relearned_rows_are_not_scored(learned: str) -> None:
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     with pytest.raises(ClbenchError, match=r"relearn=.*has .* training rows that are not scored"):
         lesson(items[0], 10**6, 0, device)
+
+
+def test_a_decoder_without_padding_relearns_as_a_classifier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = without_padding(tmp_path / "decoder")
+    AutoModelForSequenceClassification.from_pretrained(folder).save_pretrained(folder)
+    base, (items,) = load_base(folder), load_items([TASK], data=None, rows=50)
+    monkeypatch.setattr("clbench.audit.relearn.STEPS", 2)
+    own = lesson(items, 16, 0, torch.device("cpu"))
+    after = trained(base, *own.rows(base), 1e-3)
+    assert after.model.config.pad_token_id is base.model.config.pad_token_id is None
+    assert not torch.equal(after.model.score.weight, base.model.score.weight)
 
 
 def test_a_decoder_whose_answers_were_swapped_relearns_them(
