@@ -306,7 +306,7 @@ class Auditor:
     ) -> Iterator[str]:
         """Yield why heads are not compared, what is read in another way, and equal weights."""
         if self.material.asked and not model.answers:
-            yield f"No general tasks: {model.name} has no language-model head."
+            yield f"No general tasks: {model.title} has no language-model head."
         if self.material.probed and all(task.part != "behaviour" for task in comparison.tasks):
             yield from self._without_behaviour(model)
         both = f"{self.base.title} and {model.title}"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.general_rows import write_hub
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from clbench.audit.audit import audit
 from clbench.audit.items import BUILT_IN
@@ -73,6 +73,17 @@ def test_the_same_model_keeps_all(hub: Path) -> None:
     (one,) = audit("tiny-gpt", ["tiny-gpt"], **options).models
     assert one.comparison.identical
     assert {each.change.word for each in one.comparison.changes} == {"kept"}
+
+
+def test_a_tuned_model_without_a_language_model_head_is_named_without_its_folder(
+    hub: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tuned"
+    AutoModelForSequenceClassification.from_pretrained(TINY_GPT).save_pretrained(folder)
+    options: Any = {"tasks": ["copa"], "data": hub, "questions": 20, "texts": 30}
+    found = audit("tiny-gpt", [str(folder)], **options)
+    assert "No general tasks: tuned has no language-model head." in found.models[0].notes
+    assert str(tmp_path) not in json.dumps(found.to_json())
 
 
 def test_general_tasks_need_a_decoder(hub: Path) -> None:
