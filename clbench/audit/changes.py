@@ -18,6 +18,8 @@ from clbench.audit.scores import Bools, Floats
 from clbench.results.statistics import ALPHA, AUDIT_WORDS, POWER, Verdict, Word
 
 Bounds = tuple[float, float]
+Floor = Callable[[float], float]
+"""Function from a level to the half width of the interval of what models differ from themselves."""
 Key = TypeVar("Key", bound=Hashable)
 MOST_TIMES = 1e6
 """Most times as many items that are advised."""
@@ -230,20 +232,20 @@ def mean_change(base: Floats, tuned: Floats, largest: float | None = None) -> Sa
     return Sample(mean, p, interval, variance, largest or 0.0, n)
 
 
-def widened(sample: Sample, floor: Callable[[float], float], largest: float = math.inf) -> Sample:
+def widened(sample: Sample, floor: Floor, most: Bounds = (-math.inf, math.inf)) -> Sample:
     """Return a change that is also uncertain for another reason, independent of its items.
 
     `floor` is the half width of that uncertainty's interval at a level, which more items do not
     narrow. Squares of distances add up (the method of variance estimates recovery, Zou & Donner
     2008, Statistics in Medicine 27), so a change is shown only beyond the floor. No bound exceeds
-    `largest`, the largest change that can be.
+    the least and the largest change that can be, `most`.
     """
     middle = sample.difference
 
     def interval(level: float, times: float = 1.0) -> Bounds:
         (low, high), half = sample.interval(level, times), floor(level)
         low, high = math.hypot(middle - low, half), math.hypot(high - middle, half)
-        return max(-largest, middle - low), min(largest, middle + high)
+        return max(most[0], middle - low), min(most[1], middle + high)
 
     def excess(log_p: float) -> float:  # above 0 if the interval of level 1 − p excludes 0
         low, high = interval(-math.expm1(log_p))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clbench.audit.chance import Share, beyond_chance, p_above
-from clbench.audit.changes import UNCHANGED, Change, Flips, Sample, judge, mean_change
+from clbench.audit.changes import UNCHANGED, Change, Flips, Floor, Sample, judge, mean_change
 from clbench.audit.scores import FALLING, PARTS, SEPARATOR, ItemScores, Paired, Part
 from clbench.results.statistics import ALPHA, Verdict, Word
 
@@ -51,6 +51,8 @@ class MeasureChange:
         Whether the base model is not shown to be above chance, so that it has nothing to lose.
     sample
         The change before it was judged with others.
+    floor
+        That of the tuned model's own score, if it has several runs.
     """
 
     measure: ItemScores
@@ -59,6 +61,7 @@ class MeasureChange:
     items: tuple[Flipped, ...] = field(default=(), repr=False)
     cannot_show_forgetting: bool = False
     sample: Sample | None = field(default=None, repr=False)
+    floor: Floor | None = field(default=None, repr=False)
 
     @property
     def task(self) -> str:
@@ -266,6 +269,7 @@ def compare(
     unchanged: Collection[Part] = (),
     identical: bool = False,
     sampled: Callable[[ItemScores, Paired], Sample] | None = None,
+    floor: Callable[[ItemScores], Floor | None] = lambda measure: None,
     alpha: float = ALPHA,
 ) -> Comparison:
     """Return the changes of all measures that both models have, judged as one family.
@@ -280,6 +284,8 @@ def compare(
         Whether all weights are the same, and texts are read alike.
     sampled
         Returns the change to judge; by default `sample`.
+    floor
+        Returns the floor of the tuned model's own score.
     alpha
         Error rate of the family.
     """
@@ -308,6 +314,7 @@ def compare(
                 tuple(flipped(each, after[what], pairs[what])),
                 cannot_show_forgetting=p.get(what, 0.0) >= rate or has_nothing(each, pairs[what]),
                 sample=samples[what],
+                floor=floor(each),
             )
             for what, each in chosen.items()
         )

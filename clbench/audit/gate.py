@@ -27,6 +27,7 @@ from clbench.audit.changes import (
     clopper_pearson,
     items_needed,
     times_needed,
+    widened,
 )
 from clbench.audit.comparison import CANNOT_SHOW, LANGUAGE, Comparison, MeasureChange, sample
 from clbench.audit.scores import PARTS, Floats
@@ -220,10 +221,7 @@ def find(
     if is_blind := requirement.rule == "not_worse_by":
         seeing = [each for each in measures if not each.cannot_show_forgetting]
         measures, is_blind = seeing or measures, not seeing
-    if requirement.rule == "at_least":
-        known = mean_of(np.concatenate([each.paired.tuned for each in measures]))
-    else:
-        known = pooled(measures)
+    known = own_score(measures) if requirement.rule == "at_least" else pooled(measures)
     n = sum(len(each.paired) for each in measures)
     more: int | None = None
     value, limit, fails = known.difference, requirement.limit, alpha / tests
@@ -270,6 +268,22 @@ def pooled(measures: Sequence[MeasureChange]) -> Sample:
 
     variance, largest = sum(w * s.variance for w, s in each), max(s.largest for _, s in each)
     return Sample(middle, math.nan, interval, variance, largest)
+
+
+def own_score(measures: Sequence[MeasureChange]) -> Sample:
+    """Return the tuned model's mean score over all items of some measures.
+
+    It is uncertain also by the noise of the model's runs, which add up as in `pooled`.
+    """
+    values = np.concatenate([each.paired.tuned for each in measures])
+    noise = [(len(m.paired) / len(values), m.floor) for m in measures if m.floor is not None]
+    if not noise:
+        return mean_of(values)
+    shares = values.min() >= 0.0 and values.max() <= 1.0
+    most = (0.0, 1.0) if shares else (-math.inf, math.inf)
+    return widened(
+        mean_of(values), lambda level: math.hypot(*(w * floor(level) for w, floor in noise)), most
+    )
 
 
 def mean_of(values: Floats) -> Sample:

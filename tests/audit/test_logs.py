@@ -24,8 +24,10 @@ from helpers.logs import (
     table_csv,
     table_jsonl,
 )
+from scipy.special import stdtrit
 
 from clbench.audit.changes import mean_change, widened
+from clbench.audit.gate import mean_of, read_gate
 from clbench.audit.logs.audit import NO_NOISE, audit_logs
 from clbench.audit.logs.formats import FORMATS, Entry, Metric
 from clbench.audit.logs.noise import RunNoise
@@ -201,6 +203,22 @@ def test_runs_give_a_floor_that_widens_the_interval(tmp_path: Path) -> None:
     assert change.change.high == pytest.approx(middle + np.hypot(high - middle, floor(0.95)))
     assert change.change.p > items.p
     assert any("2 and 1 runs; a model differs from itself by up to 0.880" in n for n in model.notes)
+
+
+def test_the_score_that_a_gate_asks_for_is_as_uncertain_as_its_runs(tmp_path: Path) -> None:
+    first, second = ([1.0] * right + [0.0] * (50 - right) for right in (30, 26))
+    base = runs_of(tmp_path, "base", [BASE])
+    tuned = runs_of(tmp_path, "tuned", [first, second])
+    (gate := tmp_path / "gate.toml").write_text("[arithmetic]\nat_least = 0.4\n")
+    (model,) = audit_logs(base, [tuned], gate=read_gate(gate)).models
+    assert model.decision is not None
+    (finding,) = model.decision.findings
+    assert finding.word == "open"  # in the last test by hand: S² = .0032, for one run
+    low, high = mean_of(model.comparison.changes[0].paired.tuned).interval(0.9)
+    floor = stdtrit(1, 0.95) * np.sqrt(0.0032 / 2)
+    assert finding.low == pytest.approx(0.56 - np.hypot(0.56 - low, floor))
+    assert finding.high == pytest.approx(0.56 + np.hypot(high - 0.56, floor))
+    assert low > 0.4 > finding.low
 
 
 def test_equal_runs_have_no_floor(tmp_path: Path) -> None:

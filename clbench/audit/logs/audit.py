@@ -108,6 +108,7 @@ def _compare(
         tuned.scores,
         margin,
         sampled=lambda measure, paired: noise.add(sample(measure, paired), pairs[measure.what]),
+        floor=lambda measure: noise.floor(pairs[measure.what], alone=True),
     )
     for each in comparison.changes:
         one, two = pair = pairs[each.measure.what]

@@ -10,14 +10,14 @@ of a mean is the largest of w / n, σ² w², and S² itself. `benchmarks/logs.py
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from scipy.special import stdtrit
 
-from clbench.audit.changes import Sample, widened
+from clbench.audit.changes import Floor, Sample, widened
 from clbench.audit.logs.scores import LoggedScores
 from clbench.results.statistics import ALPHA
 
@@ -41,15 +41,18 @@ class RunNoise:
         return cls(sum(spread[0] for spread in found), between / (squares or 1.0), len(pairs))
 
     def variance(self, pair: Pair) -> float:
-        """Return the variance of the difference between the means of two models' runs."""
+        """Return the variance of the mean of one run."""
         _, within, between = _spread(pair)
         n = sum(each.runs.shape[1] for each in pair) / 2
-        largest = max(within / n, between, self.shift * within**2)
-        return float(largest * sum(1 / len(each.runs) for each in pair))
+        return float(max(within / n, between, self.shift * within**2))
 
-    def floor(self, pair: Pair) -> Callable[[float], float] | None:
-        """Return the half width at a level of a model's difference from itself, if it has one."""
-        if not self.freedom or not (variance := self.variance(pair)):
+    def floor(self, pair: Pair, *, alone: bool = False) -> Floor | None:
+        """Return the half width at a level of a model's difference from itself, if it has one.
+
+        That is for the difference between the models; `alone`, for the tuned model's own score.
+        """
+        means = sum(1 / len(each.runs) for each in (pair[1:] if alone else pair))
+        if not self.freedom or not (variance := means * self.variance(pair)):
             return None
         return lambda level: math.sqrt(variance) * float(stdtrit(self.freedom, (1 + level) / 2))
 
@@ -58,7 +61,8 @@ class RunNoise:
         if (floor := self.floor(pair)) is None:
             return sample
         shares = all(np.isin(each.runs, (0.0, 1.0)).all() for each in pair)
-        return widened(sample, floor, 1.0 if shares else math.inf)
+        most = 1.0 if shares else math.inf
+        return widened(sample, floor, (-most, most))
 
     def note(self, pair: Pair) -> str:
         """Return the floor of a task in words; empty if each model has one run."""
