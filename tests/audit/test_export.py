@@ -97,6 +97,25 @@ def test_the_paired_difference_is_a_further_result(full: Path, tmp_path: Path) -
     assert loss["score_details"]["score"] == pytest.approx(-1.025)
 
 
+def test_the_base_model_has_the_items_of_all_tuned_models(tmp_path: Path) -> None:
+    keys, right = tuple(map(str, range(100))), np.repeat([1.0, 0.0], [60, 40])
+
+    def part(first: int) -> ItemScores:
+        return ItemScores("mine", "knowledge", right[first:], keys[first:], texts=keys[first:])
+
+    models = [
+        ModelAudit(name, compare([part(0)], [part(first)], 0.02))
+        for name, first in (("a", 0), ("b", 50))
+    ]
+    for order in (models, models[::-1]):
+        found = replace(make_audit("a"), models=tuple(order))
+        write_audit(found, tmp_path, (), with_texts=True)
+        (base, items), *_ = evidence(tmp_path, tmp_path / "out")
+        assert base["evaluation_results"][0]["score_details"]["score"] == 0.6
+        scores = {row["input"]["raw"]: row["evaluation"]["score"] for row in items}
+        assert scores == dict(zip(keys, right, strict=True))
+
+
 @pytest.mark.parametrize("sign", [1, -1], ids=["now", "in files of earlier versions"])
 def test_calibration_is_an_error_of_which_lower_is_better(sign: int, tmp_path: Path) -> None:
     errors = {"base": [0.2, 0.5, 0.9, 0.4], "tuned": [0.6, 0.5, 1.2, 0.5]}

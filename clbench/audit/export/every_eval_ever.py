@@ -1,8 +1,8 @@
 """Every Eval Ever 0.3: a record of each model, its items, and the paired changes.
 
-The schemas are those of https://github.com/evaleval/every_eval_ever. Base and tuned model are two
-records whose items have equal hashes; that of a tuned model also has the change from the base model
-by each measure, as a further result.
+The schemas are those of https://github.com/evaleval/every_eval_ever. Each model is a record; the
+base model's has the items of all tuned ones, with equal hashes. That of a tuned model also has the
+change from the base model by each measure, as a further result.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from statistics import fmean
 from typing import Any
 
 from clbench.audit.record import Measure, Record, Role, measures
@@ -30,13 +31,32 @@ def export(record: Record) -> Iterator[tuple[str, str]]:
     """
     content = {**record.content}
     by_model = {model["model"]: measures(model) for model in content["models"]}
-    distinct = {_id(each): each for changes in by_model.values() for each in changes}
+    distinct: dict[str, list[Measure]] = {}
+    for each in (each for changes in by_model.values() for each in changes):
+        distinct.setdefault(_id(each), []).append(each)
     names = [content["base"], *by_model]
     places = folders(name for name in names if "/" not in name)
     base, *ids = (f"local/{places[name]}" if name in places else name for name in names)
-    yield from _files(content, content["base"], base, [*distinct.values()])
+    yield from _files(content, content["base"], base, [*map(_of_base, distinct.values())])
     for own_id, (name, changes) in zip(ids, by_model.items(), strict=True):
         yield from _files(content, name, own_id, changes, base)
+
+
+def _of_base(changes: Sequence[Measure]) -> Measure:
+    """Return one measure with the base model's scores of all items that a tuned model has, too."""
+    first, rows = changes[0], dict[str, Sequence[Any]]()
+    texts = [name for name in ("inputs", "answers") if name in first.items]
+    for each in changes:
+        columns = each.scores("base"), *(each.items[name] for name in texts)
+        rows |= zip(each.items["keys"], zip(*columns, strict=True), strict=True)
+    scores, *others = zip(*rows.values(), strict=True)
+    items = {
+        **first.items,
+        "keys": [*rows],
+        "base": scores,
+        **dict(zip(texts, others, strict=True)),
+    }
+    return Measure({**first.numbers, "base": fmean(scores)}, items, first.primary)
 
 
 def _files(
