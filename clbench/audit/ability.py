@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from huggingface_hub import constants
 from scipy.special import softmax
 from transformers import PreTrainedTokenizerBase
 
-from clbench.audit.items import finite
+from clbench.audit import items
 from clbench.audit.models import AuditedModel
 from clbench.audit.scores import Floats, ItemScores, Part, keys_of
 from clbench.audit.settings import check_count
@@ -35,6 +34,8 @@ BINS = 10
 """Bins of equal width of confidence."""
 RANKED, WRITTEN, FEWEST = 100, 50, 20
 """Default questions of a task whose answers are ranked, and written; and the fewest."""
+MOST_FAILED = 2
+"""Repositories in a row that cannot be downloaded, after which no other is tried."""
 WRITTEN_ANSWERS = "written answers"
 """Name of all tasks whose answers are written, of which the form is judged together."""
 
@@ -100,7 +101,7 @@ def answer(model: AuditedModel, asked: Asked, device: torch.device) -> Answers:
     for wording in range(asked.wordings):
         found = ask(reader, asked.task, questions, wording)
         if found.scores:
-            finite(np.concatenate(found.scores), model)
+            items.finite(np.concatenate(found.scores), model)
         marks.append(found.marks)
         shares = shares or [softmax(each) for each in found.scores]
         said = said or found.said
@@ -235,7 +236,9 @@ def load(
 ) -> tuple[list[Asked], list[str]]:
     """Return the questions of general tasks to a base model, and notes on those not to be had.
 
-    There are at most about `times` `count` of each, by default `RANKED` or `WRITTEN`. Raises a
+    There are at most about `times` `count` of each, by default `RANKED` or `WRITTEN`. Once two
+    repositories in a row cannot be downloaded, the others are looked for in the cache alone, so
+    that without a network not every one of them is waited for. Raises a
     SettingsError if a number is not allowed, and a DataError if a task that is named, or all of a
     group, cannot be read.
     """
@@ -245,25 +248,37 @@ def load(
     if not 1 <= wordings <= WORDINGS:
         raise SettingsError(f"{named('rephrase', wordings)}: must be 1 to {WORDINGS}.")
     folder = None if data is None else Path(data)
-    asked, missing, problem = list[Asked](), list[str](), None
+    asked, missing = list[Asked](), dict[str, list[str]]()
+    failed, in_a_row = dict[str, DataError](), 0
     for name, own in parts.items():
         task = GENERAL[name]
         most = math.ceil(times * (count or usual(task)))
-        here = copy_of(folder, task.hub)
+        here, gives_up = copy_of(folder, task.hub), in_a_row >= MOST_FAILED
         try:
-            if problem and not (here or name in names or constants.HF_HUB_OFFLINE):
-                raise problem  # nor would others be found
-            questions = task.questions(folder, most, seed)
+            if task.hub in failed and name not in names:
+                raise failed[task.hub]
+            with items.offline(gives_up):
+                questions = task.questions(folder, most, seed)
         except DataError as error:
             if name in names or here:
                 raise
-            missing, problem = [*missing, name], error
+            reason = f"the download failed ({type(error.__cause__ or error).__name__})"
+            if gives_up and task.hub not in failed:
+                reason = f"{MOST_FAILED} downloads in a row failed"
+            else:
+                in_a_row += task.hub not in failed
+                failed[task.hub] = error
+            missing.setdefault(reason, []).append(name)
             continue
+        if not here and not gives_up:
+            in_a_row = 0
         if len(questions) < FEWEST:
             few = f"{len(questions)} rows are too few, at least {FEWEST} are needed"
             raise DataError(f"task {name!r}: {few}. Use a complete copy of {task.hub}.")
         asked.append(Asked(task, questions, own, load_tokenizer(base, plain=True), wordings))
-    if problem and not asked:
-        raise problem
-    note = f"Not measured, as neither a copy nor the hub is at hand: {join_names(missing)}."
-    return asked, [note] if missing else []
+    if failed and not asked:
+        raise next(iter(failed.values()))
+    return asked, [
+        f"Not measured, as there is no copy and {reason}: {join_names(own)}."
+        for reason, own in missing.items()
+    ]

@@ -170,13 +170,24 @@ def default_tasks(base: str, data: str | Path | None = None) -> tuple[str, ...]:
     if kind.endswith(("ForCausalLM", "LMHeadModel")):
         return ("general",) if at_hand(folder) else DEFAULT_TASKS
     found: list[str] = []
-    for name in REAL_TASKS:
-        with suppress(DataError):
+    for name in REAL_TASKS:  # of one repository, which is waited for once
+        with suppress(DataError), offline(name != REAL_TASKS[0] and not found):
             load_task(name, data=folder, base=Path.cwd(), own={})
             found.append(name)
-        if not found:
-            break  # nor are the others
     return tuple(found) or DEFAULT_TASKS
+
+
+@contextmanager
+def offline(wanted: bool) -> Iterator[None]:
+    """Read data sets from copies and the cache alone inside the block, if `wanted`."""
+    from datasets import config
+
+    own = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = own or wanted
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = own
 
 
 def length_of(model: AuditedModel) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from datasets import config
 from helpers.checkpoints import save_generator
 from helpers.general_rows import write_hub
 from scipy.stats import norm
@@ -34,7 +37,7 @@ from clbench.core.errors import (
 from clbench.measure import questions
 from clbench.models.answering import AnsweringModel
 from clbench.models.checkpoint import load_tokenizer
-from clbench.tasks.general import GENERAL
+from clbench.tasks.general import GENERAL, GeneralTask, Question
 
 CPU = torch.device("cpu")
 TOKENIZER = load_tokenizer("tiny-gpt", plain=True)
@@ -212,6 +215,38 @@ def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
         ability.load(["general"], base="tiny-gpt", data=tmp_path)
 
 
+def test_only_what_cannot_be_downloaded_is_left_out(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, tried, in_cache = GeneralTask.questions, list[str](), {"copa"}
+    lacking = {"Rowan/hellaswag"}
+
+    def questions(task: GeneralTask, data: Any, count: int, seed: int) -> list[Question]:
+        tried.extend([] if config.HF_HUB_OFFLINE else [task.name])
+        if task.hub in lacking and not (config.HF_HUB_OFFLINE and task.name in in_cache):
+            raise DataError(f"task {task.name!r}: could not be downloaded") from TimeoutError("503")
+        return plain(task, hub, count, seed)
+
+    monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(GeneralTask, "questions", questions)
+    load: Any = partial(ability.load, ["general"], base="tiny-gpt", data=None, count=20)
+    found, (note,) = load()
+    assert {each.task.name for each in found} == {*GENERAL} - {"hellaswag"}
+    assert note.endswith("the download failed (TimeoutError): hellaswag.")
+    # Without a network, two repositories are waited for, and the cache is read.
+    lacking |= {task.hub for task in GENERAL.values()}
+    tried.clear()
+    (only,), (first, second) = load()
+    assert first.endswith("(TimeoutError): mmlu, mmlu-cloze, arc-easy, arc-challenge.")
+    assert "2 downloads in a row failed: truthfulqa, bbh, hellaswag" in second
+    assert only.task.name == "copa"
+    assert tried == ["mmlu", "arc-easy"]
+    in_cache.clear()
+    with pytest.raises(DataError, match="'mmlu'"):
+        load()
+    assert not config.HF_HUB_OFFLINE
+
+
 def test_default_tasks_follow_the_model_and_the_data(tmp_path: Path) -> None:
     assert default_tasks("tiny-gpt") == DEFAULT_TASKS
     assert default_tasks("tiny", tmp_path) == DEFAULT_TASKS
@@ -225,6 +260,9 @@ def test_default_tasks_follow_the_model_and_the_data(tmp_path: Path) -> None:
             rows = [{"sentence": f"A {n}.", "label": n % 2, "idx": n} for n in range(4)]
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert default_tasks("tiny", tmp_path) == ("glue/sst2", "glue/cola")
+    shutil.rmtree(tmp_path / "glue" / "sst2")
+    (tmp_path / "glue" / "rte").mkdir()
+    assert default_tasks("tiny", tmp_path) == ("glue/cola",)
 
 
 def test_a_further_look_asks_new_questions_only(
