@@ -242,10 +242,19 @@ def mend(
                 write_mended(mended, model, folder)
     front = out / "front.png"
     say(*map(printable, mended.notes))
+    merged = []
+    if mended.merged is not None:
+        mixture, changes = mended.merged
+        differences = "; ".join(f"{name} {change}" for name, change in changes.items())
+        merged = [f"A merged model ({mixture}; --merge) minus this adapter: {differences}."]
     if mended.chosen == TUNED:
+        number, which = len(mended.points) - 1, "mixtures"
+        if mended.write_adapter is not None:
+            number, which = number - len(mending.TRIMS), "mixtures that stay an adapter"
         say(
-            f"None of the {len(mended.points) - 1} mixtures has a better mean of accuracy kept and "
-            f"accuracy learned than the tuned model, so no model is written. Plot: {front}"
+            f"None of the {number} {which} has a better mean of accuracy kept and accuracy learned "
+            f"than the tuned model, so no model is written. Plot: {front}",
+            *merged,
         )
         return 0
     numbers = ("tuned", "mended", "difference")
@@ -256,10 +265,7 @@ def mend(
     show_rows(lines, ("task", *numbers, ""), right=numbers, unbroken=0)
     if alpha is None:
         say(f"Chosen: {mended.chosen}. The accuracies are on rows not used to choose it.")
-    if mended.merged is not None:
-        mixture, changes = mended.merged
-        differences = "; ".join(f"{name} {change}" for name, change in changes.items())
-        say(f"A merged model ({mixture}; --merge) minus this adapter: {differences}.")
+    say(*merged)
     if mended.worse:
         note(f"This mixture makes {join_names(mended.worse)} worse.")
         if not force:

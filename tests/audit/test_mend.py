@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from clbench.audit.changes import Flips, judge
 from clbench.audit.items import Items, load_items
-from clbench.audit.mend import Mended, Point, losses, mend
+from clbench.audit.mend import TRIMS, Mended, Point, losses, mend
 from clbench.audit.models import load_base, load_tuned
 from clbench.audit.page import write_mended
 from clbench.audit.weights import BASE, DEPTHS, TUNED, Mixer, Mixture
@@ -255,6 +255,23 @@ def test_a_tuned_model_that_nothing_beats_is_left_alone(
     assert main([*words, "--learn", "synthetic/acceptability", "--rows", "100"]) == 0
     assert "None of the 21 mixtures has a better mean" in capsys.readouterr().out
     assert sorted(path.name for path in out.iterdir()) == ["front.png", "mend.json"]
+
+
+def test_a_merged_model_is_compared_where_no_adapter_beats_the_tuned_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trimmed = [Mixture(1.0, largest=share) for share in TRIMS]
+    points = tuple(Point(each, 0.5, 0.5) for each in (TUNED, Mixture(0.5), BASE, *trimmed))
+    merged = trimmed[0], judge({"k": Flips(0, 40, 100).sample()}, 0.02)
+    mended = Mended("b", "t", ("k",), "l", points, TUNED, {}, {}, {}, {}, None, print, merged)
+    monkeypatch.setattr("clbench.audit.mend.mend", lambda *_, **__: (mended, None))
+    assert (
+        main(["mend", "b", "t", "--keep", "k", "--learn", "l", "--out", str(tmp_path / "o")]) == 0
+    )
+    shown = capsys.readouterr().out
+    assert "None of the 2 mixtures that stay an adapter has a better mean" in shown
+    assert "A merged model (α = 1, largest 5% of the changes; --merge) minus this" in shown
+    assert "k +0.400 [" in shown
 
 
 def test_the_front_holds_the_points_that_none_beats() -> None:
