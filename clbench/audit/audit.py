@@ -1,10 +1,12 @@
 """Audit tuned models against their base: language, features, behaviour, and where they moved."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -178,7 +180,7 @@ def audit(
     first, models, material = ready.base, ready.tuned, ready.material
     looks, generic = ready.looks, ready.generic
     if material.sizes:
-        note(planning.plan(material.sizes, ready.tests, settings.detect))
+        note(planning.plan(material.sizes, ready.tests, settings.detect, spend(looks)[-1]))
     known: dict[tuple[str, str], dict[str, tuple[Any, ...]]] = {}
     for rows, alpha in zip(looks, spend(looks), strict=True):
         if rows != looks[0]:
@@ -212,6 +214,9 @@ def audit(
         audits.append(ModelAudit(name, comparison, layers, regained, relearned, notes, decision))
     pairs = zip(combinations(titles, 2), combinations(afters, 2), strict=True)
     spent = {"looks": list(looks), "alpha": alpha} if settings.until_settled else {}
+    most = {"rows": rows, "texts": texts}
+    if (questions := ready.settings.questions) is not None:
+        most["questions"] = math.ceil(questions * rows / looks[0])
     described = [each.description for each in before.scores[1:] if each.description]
     is_built_in = settings.by_default and settings.tasks == items.DEFAULT_TASKS
     return Audit(
@@ -220,7 +225,8 @@ def audit(
         tuple(Between(one, two, auditor.compare(*pair)) for (one, two), pair in pairs),
         {"tasks": [*material.sizes], "corpus": corpus_name(ready.corpus)}
         | settings.numbers()
-        | {"rows": rows, "texts": texts, "seed": settings.seed}
+        | most
+        | {"seed": settings.seed}
         | spent,
         (*([items.BUILT_IN] if is_built_in else []), *chosen.notes, *described),
         key,
@@ -357,4 +363,4 @@ class Auditor:
                 ]
                 losses = self.loss(model)
             regained = -float(losses.mean()) - after.mean("language")
-            yield PutBack(group.name, sum(gains) / max(1, len(gains)), regained)
+            yield PutBack(group.name, fmean(gains) if gains else None, regained)

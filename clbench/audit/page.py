@@ -298,14 +298,15 @@ def draw_layers(audit: Audit) -> Figure:
         layer.name.replace("layer.", "").replace("embeddings", "emb.")
         for layer in audit.models[0].layers
     ]
-    back = any(model.put_back for model in audit.models)
+    back = any(each.features is not None for model in audit.models for each in model.put_back)
     figure, grid = style.panels(3 if back else 2, width=3.6, height=2.8)
     for model in audit.models:
         color, mark, scale, line = looks[model.name]
         series = [[layer.weights for layer in model.layers]]
         series.append([layer.similarity for layer in model.layers])
         if back:
-            series.append([each.features for each in model.put_back])
+            gains = (each.features for each in model.put_back)
+            series.append([math.nan if gain is None else gain for gain in gains])
         for axes, values in zip(grid, series, strict=True):
             axes.plot(names, values, marker=mark, ms=4 * scale, ls=line, lw=1.5, color=color)
     texts = ("relative change of weights", "CKA of hidden states", "accuracy regained if restored")
@@ -323,9 +324,11 @@ def draw_layers(audit: Audit) -> Figure:
         "the same tokens; 1 is equal."
     )
     if back:
+        parts = {each.part for model in audit.models for each in model.comparison.tasks}
+        what = "probes’ mean accuracy" if "features" in parts else "mean accuracy on general tasks"
         caption += (
-            " Right: change of the probes’ mean accuracy if this group alone gets the base "
-            "model’s weights back; above 0, restoring it helps."
+            f" Right: change of the {what} if this group alone gets the base model’s weights back; "
+            "above 0, restoring it helps."
         )
     return style.captioned(figure, caption)
 

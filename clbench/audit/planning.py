@@ -17,29 +17,31 @@ LOOKS = (1, 2, 4)
 """Multiples of the rows after which an audit looks, if it goes on until it is settled."""
 
 
-def rows_needed(loss: float, tests: int, flips: float = FLIPS) -> int:
+def rows_needed(loss: float, tests: int, flips: float = FLIPS, alpha: float = ALPHA) -> int:
     """Return the rows with which 80 % of audits of that many tests show a loss of accuracy.
 
     `items_needed`, and 2 / loss more because an exact test's counts are whole (Fleiss, Tytun & Ury
     1980, Biometrics 36). At least as many items flip as are lost.
     """
-    return items_needed(max(flips, loss), loss, ALPHA / tests) + math.ceil(2.0 / loss)
+    return items_needed(max(flips, loss), loss, alpha / tests) + math.ceil(2.0 / loss)
 
 
-def detectable(rows: int, tests: int, flips: float = FLIPS) -> float:
+def detectable(rows: int, tests: int, flips: float = FLIPS, alpha: float = ALPHA) -> float:
     """Return the loss of accuracy that 80 % of audits show, the inverse of `rows_needed`."""
-    q2 = float(ndtri(1.0 - ALPHA / tests / 2) + ndtri(POWER)) ** 2
+    q2 = float(ndtri(1.0 - alpha / tests / 2) + ndtri(POWER)) ** 2
     loss = (1.0 + math.sqrt(1.0 + rows * flips * q2)) / rows
     return min(1.0, loss if loss <= flips else (2.0 + q2) / rows)
 
 
-def plan(sizes: Mapping[str, int], tests: int, detect: float | None = None) -> str:
-    """Return a line on what the items of each task can show.
+def plan(
+    sizes: Mapping[str, int], tests: int, detect: float | None = None, alpha: float = ALPHA
+) -> str:
+    """Return a line on what the items of each task can show at an error rate.
 
     `detect` is the loss for which their number was chosen, if it was.
     """
     name, fewest = min(sizes.items(), key=lambda each: each[1])
-    usual, unrelated = (detectable(fewest, tests, flips) for flips in (FLIPS, UNRELATED))
+    usual, unrelated = (detectable(fewest, tests, flips, alpha) for flips in (FLIPS, UNRELATED))
     flipping = (
         f"{100 * FLIPS:.0f} % of the items flip" if usual <= FLIPS else "only lost items flip"
     )
@@ -47,7 +49,7 @@ def plan(sizes: Mapping[str, int], tests: int, detect: float | None = None) -> s
         f"{fewest:,} items of {name} show a loss of {usual:.3f} with {100 * POWER:.0f} % power if "
         f"{flipping}" + (f", and of {unrelated:.3f} if half do." if unrelated <= UNRELATED else ".")
     )
-    if detect is not None and fewest < (needed := rows_needed(detect, tests)):
+    if detect is not None and fewest < (needed := rows_needed(detect, tests, alpha=alpha)):
         line += f" {named('detect', detect)} needs {needed:,} items; the task has no more."
     return line
 

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 class PutBack:
     """What a tuned model regains if one group of layers gets the base model's weights back.
 
-    `features` is the change of the mean accuracy over the tasks, `language` that of the loss with
-    its sign turned: above 0 is better than the tuned model.
+    `features` is the change of the mean accuracy over the tasks, by probes, or else of the answers
+    to general tasks; None without tasks. `language` is that of the loss with its sign turned. Above
+    0 is better than the tuned model.
     """
 
     name: str
-    features: float
+    features: float | None
     language: float
 
 

@@ -13,10 +13,12 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from clbench.audit.audit import audit
 from clbench.audit.items import BUILT_IN
-from clbench.audit.page import write_audit
+from clbench.audit.page import draw_layers, write_audit
+from clbench.audit.planning import plan
 from clbench.audit.scores import PARTS
 from clbench.core.errors import ClbenchError, ModelError
 from clbench.models.locate import TINY_GPT
+from clbench.results.statistics import spend
 
 CPU = torch.device("cpu")
 
@@ -102,28 +104,28 @@ def test_wordings_beyond_those_of_the_tables_are_refused(hub: Path) -> None:
             audit("tiny-gpt", ["tiny-gpt"], tasks=["copa"], data=hub, rephrase=rephrase)
 
 
-def test_more_questions_are_looked_at_until_settled(hub: Path) -> None:
+def test_more_questions_are_looked_at_until_settled(damaged: str, hub: Path) -> None:
     notes: list[str] = []
-    found = audit(
-        "tiny-gpt",
-        ["tiny-gpt"],
-        tasks=["boolq"],
-        data=hub,
-        texts=40,
-        questions=20,
-        detect=None,
-        until_settled=True,
-        note=notes.append,
-    )
-    assert found.models[0].comparison.is_settled  # the same weights change nothing
-    assert found.settings["looks"][0] == 500
-    assert "items of boolq show a loss of" in notes[0]
+    options: Any = {"tasks": ["boolq"], "data": hub, "texts": 30, "questions": 20}
+    found = audit("tiny-gpt", [damaged], **options, until_settled=True, note=notes.append)
+    looks = [500, 1000, 1250]  # there are 50 questions
+    assert found.settings["looks"] == looks
+    line = plan({"boolq": 50}, 3, alpha=spend(looks)[-1])
+    more = "Not all comparisons are settled: looking at more items of each task."
+    assert notes[:2] == [line, more]
+    boolq = found.models[0].comparison.tasks[0]
+    assert found.settings["questions"] == len(boolq.paired) > 20
 
 
-def test_language_alone_has_a_page(tmp_path: Path) -> None:
-    found = audit("tiny-gpt", ["tiny-gpt"], tasks=["language"], texts=40, until_settled=True)
-    assert [each.part for each in found.models[0].comparison.changes] == ["language"]
-    assert write_audit(found, tmp_path / "out").is_file()
+def test_language_alone_has_a_page(damaged: str, tmp_path: Path) -> None:
+    found = audit("tiny-gpt", [damaged], tasks=["language"], texts=30, localise=True)
+    (model,) = found.models
+    assert [each.part for each in model.comparison.changes] == ["language"]
+    assert {each.features for each in model.put_back} == {None}
+    assert any(each.language for each in model.put_back)
+    assert len(draw_layers(found).axes) == 2  # no accuracy was measured
+    page = write_audit(found, tmp_path / "out").read_text()
+    assert '<td class="n">–</td>' in page
 
 
 def test_wordings_without_general_tasks_are_refused() -> None:

@@ -59,6 +59,11 @@ def test_the_level_of_exploratory_metrics_is_that_of_the_look(
     assert f"Exploratory metrics are each judged alone, at {level} %." in text
 
 
+def test_the_figure_of_layers_says_whose_accuracy_it_shows(tmp_path: Path) -> None:
+    page = write_page(tmp_path / "audit").read_text()  # of general tasks alone
+    assert "change of the mean accuracy on general tasks if this group alone" in page
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 @pytest.mark.parametrize("width", [1200, 800, 500])  # Chromium's windows are no narrower
 def test_nothing_on_the_page_is_wider_than_the_window(tmp_path: Path, width: int) -> None:

@@ -36,6 +36,9 @@ def test_the_plan_names_the_task_with_the_fewest_rows() -> None:
         f"200 items of b show a loss of {detectable(200, 3):.3f} with 80 % power if 20 % of the "
         f"items flip, and of {detectable(200, 3, 0.5):.3f} if half do."
     )
+    assert f"show a loss of {detectable(200, 3, alpha=0.0375):.3f}" in plan(
+        {"b": 200}, 3, None, 0.0375
+    )
     needed = rows_needed(0.02, 3)
     assert plan({"a": needed}, 3, detect=0.02).endswith("if half do.")
     short = plan({"a": 500}, 3, detect=0.02)
