@@ -27,7 +27,7 @@ from clbench.core.files import digest
 from clbench.core.user_code import own_state
 from clbench.models.locate import titles_of
 from clbench.results.statistics import ALPHA, spend
-from clbench.tasks.corpus import corpus_name, read_corpus, resolve_corpus
+from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus, resolve_corpus
 from clbench.training.device import resolve_device
 
 DRIFT_TEXTS = 200
@@ -42,9 +42,10 @@ def with_tasks(settings: AuditSettings, base: str) -> AuditSettings:
 
 
 def identify(base: str, tuned: Sequence[str], settings: AuditSettings) -> str:
-    """Return a digest of what makes two audits the same: the models' contents, and settings.
+    """Return a digest of what makes two audits the same: contents of models and data, and settings.
 
-    Raises a ClbenchError if no tuned model is given, one is given twice, or one is not found.
+    Raises a ClbenchError if no tuned model is given, one is given twice, or a model, a task or the
+    corpus is not found.
     """
     if not tuned:
         raise SettingsError("there is no tuned model to audit. Name at least one.")
@@ -54,10 +55,13 @@ def identify(base: str, tuned: Sequence[str], settings: AuditSettings) -> str:
             twice = f"twice, first as {names[content]!r}"
             raise SettingsError(f"model {name!r} is given {twice}. Name each tuned model once.")
         names[content] = name
-    own = {name: getattr(settings, name) for name in ("tasks", "data", "corpus")}
-    more = {name: getattr(settings, name) for name in ("detect", "until_settled", "by_default")}
-    own |= settings.numbers() | {name: value for name, value in more.items() if value}
-    key = [identity(base), [*names], settings.seed, own]
+    general, others = ability.chosen(settings.tasks)
+    corpus = resolve_corpus(settings.corpus, Path.cwd(), named("corpus"))
+    contents = [*items.contents_of([*general, *others], settings.folder), corpus_identity(corpus)]
+    switches = ("detect", "until_settled", "localise", "by_default")
+    more = {name: value for name in switches if (value := getattr(settings, name))}
+    own = {"tasks": settings.tasks} | settings.numbers() | more
+    key = [identity(base), [*names], settings.seed, own, contents]
     return digest(json.dumps(key, sort_keys=True, default=str))
 
 

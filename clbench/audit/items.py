@@ -20,7 +20,7 @@ from clbench.models import checkpoint, encoding, families, prompts
 from clbench.models.answer_scores import AnswerScorer
 from clbench.suite.read import read_tasks
 from clbench.tasks.general import at_hand
-from clbench.tasks.registry import hub_source, load_task
+from clbench.tasks.registry import hub_source, load_task, task_identity, template_identity
 from clbench.tasks.spec import OwnTaskTable
 from clbench.tasks.task import Rows, Task, stratified
 
@@ -142,12 +142,7 @@ def load_items(
         raise SettingsError(f"data: there is no folder {folder}.")
     items: dict[str, Items] = {}
     for name in names:
-        own, base, tasks = dict[str, OwnTaskTable](), Path.cwd(), [name]
-        if name.endswith(".toml"):
-            own, base = read_tasks(name), Path(name).resolve().parent
-            tasks = list(own)
-            if not tasks:
-                raise DataError(f"{name}: has no task of its own ([task.NAME]) to probe.")
+        tasks, own, base = tables_of(name)
         for each in tasks:
             task = load_task(each, data=folder, base=base, own=own)
             if task.name in items:
@@ -156,6 +151,22 @@ def load_items(
                 )
             items[task.name] = Items.of(task, rows + extra, seed)
     return list(items.values())
+
+
+def tables_of(name: str) -> tuple[list[str], dict[str, OwnTaskTable], Path]:
+    """Return the tasks that a name stands for, and the tables and the folder of its file."""
+    if not name.endswith(".toml"):
+        return [name], {}, Path.cwd()
+    if not (own := read_tasks(name)):
+        raise DataError(f"{name}: has no task of its own ([task.NAME]) to probe.")
+    return [*own], own, Path(name).resolve().parent
+
+
+def contents_of(names: Sequence[str], data: Path | None) -> Iterator[Any]:
+    """Yield what decides the rows, prompts and answers of tasks by name, without loading them."""
+    for tasks, own, base in map(tables_of, names):
+        for each in tasks:
+            yield task_identity(each, data=data, base=base, own=own), template_identity(each, own)
 
 
 def default_tasks(base: str, data: str | Path | None = None) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import torch
 from helpers.audits import QUICK, add_noise, items_of, shuffle_layer
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from clbench.audit.audit import Audit, audit
+from clbench.audit.audit import Audit, audit, identify
 from clbench.audit.changes import Change
 from clbench.audit.comparison import MeasureChange
 from clbench.audit.items import Items, probe
@@ -24,6 +24,7 @@ from clbench.audit.models import load_base
 from clbench.audit.page import check_folder, default_folder, headline, write_audit
 from clbench.audit.planning import rows_needed
 from clbench.audit.scores import ItemScores, Paired
+from clbench.audit.settings import AuditSettings
 from clbench.audit.weights import cka, drift
 from clbench.cli.app import main
 from clbench.cli.audit import failures, parse_condition, parse_requirement
@@ -264,6 +265,27 @@ def test_a_gate_decides_the_exit_code_and_the_first_line(
     gate.write_text('["synthetic/sentimant"]\nbetter_by = 0.1\n')
     assert main([*words, str(gate)]) == 2
     assert "Did you mean 'synthetic/sentiment'" in capsys.readouterr().err
+
+
+def test_an_audit_of_other_contents_is_another(tmp_path: Path) -> None:
+    suite = (
+        '[task.mood]\ntrain = "mood.csv"\nvalidation = "mood.csv"\ntext = "text"\nlabel = "label"\n'
+    )
+    files = {"mood.csv": "text,label\nA day,up\nA night,down\n", "mood.toml": suite}
+    files["corpus.txt"] = "One line of five words.\n"
+    paths = [tmp_path / name for name in files]
+    for path, text in zip(paths, files.values(), strict=True):
+        path.write_text(text)
+    plain = AuditSettings(tasks=[str(tmp_path / "mood.toml")], corpus=str(tmp_path / "corpus.txt"))
+    identities = [
+        identify("tiny", ["tiny"], each) for each in (plain, replace(plain, localise=True))
+    ]
+    assert identify("tiny", ["tiny"], plain) == identities[0]
+    more = ("Noon,up\n", 'prompt = "{text} Mood:"\n', "Another line of five words.\n")
+    for path, text in zip(paths, more, strict=True):
+        path.write_text(path.read_text() + text)
+        identities.append(identify("tiny", ["tiny"], plain))
+    assert len({*identities}) == 5
 
 
 def test_requirements_are_of_a_part_or_of_all() -> None:
