@@ -19,6 +19,7 @@ from clbench.audit.changes import (
     tango,
     widened,
 )
+from clbench.results.statistics import spend
 
 
 @pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (7, 2), (2, 7), (30, 30), (0, 12)])
@@ -171,6 +172,15 @@ def test_what_runs_leave_open_only_more_runs_settle() -> None:
     (change,) = judge({0: widened(flips, lambda level: 0.015)}, 0.001).values()
     assert change.items_needed is not None
     assert change.items_needed > 1000
+
+
+def test_an_interval_may_contain_0_where_p_is_small() -> None:
+    """At strict levels Tango's interval is wider: the case in `docs/audit-methods.md`."""
+    alpha = spend([500, 1000, 2000])[0]
+    (change, *_) = judge({i: Flips(12, 0, 100).sample() for i in range(6)}, 0.02, alpha).values()
+    assert round(change.p_family, 3) == 0.047
+    assert 0.0 < change.high < 0.001
+    assert change.word == "unclear"
 
 
 def test_words_follow_the_interval() -> None:
