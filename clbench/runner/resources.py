@@ -153,8 +153,10 @@ class CellResources:
         for resources in (node["Resources"] for node in nodes if node["Alive"]):
             room = resources.get("CPU", 0) // self.threads
             if self.gpus:  # Ray counts in ten-thousandths, where 1.0 // 0.2 is 5 and not 4
-                share = max(1, round(1e4 * self.gpus))
-                room = min(room, round(1e4 * resources.get("GPU", 0)) // share)
+                share, gpus = max(1, round(1e4 * self.gpus)), int(resources.get("GPU", 0))
+                # A part of a GPU lies on one of them.
+                cells = gpus * (10_000 // share) if share < 10_000 else 10_000 * gpus // share
+                room = min(room, cells)
             total += int(room)
         return total
 

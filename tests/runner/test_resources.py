@@ -76,6 +76,7 @@ def node(cpus: float, gpus: float = 0) -> dict[str, Any]:
         (CellResources(1, 2.0), [node(8, 3)], 1),
         (CellResources(1, 0.2), [node(8, 1)], 5),
         (CellResources(1, 0.1), [node(80, 8)], 80),
+        (CellResources(1, 0.3), [node(80, 8)], 24),
         (CellResources(1, 0), [node(2), {**node(4), "Alive": False}], 2),
     ],
 )
