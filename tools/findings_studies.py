@@ -44,6 +44,8 @@ KINDS = (
     "tune-seq-star-lower",
     "tune-seq-star-lower-head",
     "tune-ewc-lora-head",
+    "tune-ewc-lora-delta",
+    "tune-ties",
     "unlisted",
     "strong",
     "low",
@@ -72,12 +74,9 @@ def runs(folder: str) -> pd.DataFrame:
 
 def hours(folders: Sequence[str]) -> float:
     """Return how long at least one cell of the folders was running."""
-    seconds = 0.0
-    for folder in folders:
-        frame = runs(folder).sort_values("start")
-        done = frame["end"].cummax().shift(fill_value=0.0)
-        seconds += (frame["end"] - np.maximum(frame["start"], done)).clip(lower=0.0).sum()
-    return seconds / 3600
+    frame = pd.concat(map(runs, folders)).sort_values("start")
+    done = frame["end"].cummax().shift(fill_value=0.0)
+    return (frame["end"] - np.maximum(frame["start"], done)).clip(lower=0.0).sum() / 3600
 
 
 def studies_table() -> str:
