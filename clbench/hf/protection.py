@@ -157,6 +157,8 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         `items` is the number of tokens by which the Trainer divides the sums of a step's parts.
         """
         trainer, stage, kind = self._trainer, self.stage, type(self.method)
+        stage.parts = trainer.current_gradient_accumulation_steps
+        stage.part_share = 1.0 / stage.parts
         if kind.loss is Method.loss and kind.penalty is Method.penalty:
             return torch.as_tensor(own_loss())
         is_share = getattr(trainer, "loss_is_scaled_for_ga", None)

@@ -137,7 +137,8 @@ class KLAnchor(Method):
     tokens
         Tokens of each prompt or text at which the distributions are compared.
     texts
-        Texts in a step, and `text_length`, the tokens after which they are cut; for ``text``.
+        Texts in a step, which the parts of its batch divide among them, and `text_length`, the
+        tokens after which they are cut; for ``text``.
     """
 
     name = "kl-anchor"
@@ -175,16 +176,20 @@ class KLAnchor(Method):
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch plus the divergence."""
-        loss = stage.loss(batch)
+        loss, share = stage.loss(batch), 1.0
+        if self.reads_corpus:
+            share = len(stage.part_of(self.texts)) / self.texts / stage.part_share
+        if not share:
+            return loss
         _, divergence = distil(stage, self._compared(stage, batch), self._base)
         stage.sample("divergence", divergence)
-        return loss + self.weight * divergence
+        return loss + self.weight * share * divergence
 
     def _compared(self, stage: Stage, batch: Batch) -> Batch:
         """Return a batch that asks for the next tokens at random places."""
         inputs = dict(batch.inputs)
         if self.reads_corpus:
-            chosen = [self._corpus[next(self._stream)] for _ in range(self.texts)]
+            chosen = [self._corpus[next(self._stream)] for _ in stage.part_of(self.texts)]
             encoded = self._tokenizer(
                 chosen,
                 padding=True,

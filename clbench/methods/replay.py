@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from clbench.fisher.losses import take
 from clbench.methods.base import Method, Phase
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch, TaskData
@@ -21,7 +22,7 @@ class MemoryBatch(NamedTuple):
 
     batch: Batch
     indices: IntArray  # their positions among the task's rows in the memory, shape (b,)
-    share: float  # of all rows drawn; the shares of a draw sum to 1
+    share: float  # weight of its mean loss; the shares of a draw sum to 1
 
 
 class Rehearsal(Method):
@@ -43,7 +44,8 @@ class Rehearsal(Method):
         al. 2019, Algorithm 3); large tasks then take most of the memory.
     recall
         Rows drawn from the memory at each step; None draws as many as the protocol's batch
-        has (Chaudhry et al. 2019b, Algorithm 1).
+        has (Chaudhry et al. 2019b, Algorithm 1). With `accumulation`, replay and DER++ divide
+        them among the parts of the batch.
     """
 
     keeps_rows = True
@@ -58,6 +60,7 @@ class Rehearsal(Method):
     def setup(self, context: Context) -> None:
         """Start with an empty memory."""
         self.kept: dict[int, dict[str, Any]] = {}
+        self._drawn: dict[str, list[MemoryBatch]] = {}
 
     def before_phase(self, stage: Stage) -> None:
         """Let rows of the memory train the heads of their tasks."""
@@ -102,6 +105,26 @@ class Rehearsal(Method):
                 batches.append(MemoryBatch(batch, indices, len(indices) / count))
         return batches
 
+    def draw_part(self, stage: Stage, name: str) -> list[MemoryBatch]:
+        """Return the rows of a step's draw that the running part of its batch reads, if any.
+
+        Over all parts of a step, terms weighted by the shares add up to those of the whole draw.
+        """
+        if stage.part == 0:
+            self._drawn[name] = self.draw(stage, name)
+        if stage.parts == 1:
+            return self._drawn.pop(name)
+        own = stage.part_of(sum(len(each.indices) for each in self._drawn[name]))
+        batches, start = [], 0
+        for batch, indices, share in self._drawn[name]:
+            rows = [row for row in range(len(indices)) if start + row in own]
+            start += len(indices)
+            if rows:
+                part = take(batch, rows)
+                weight = share * part.terms / batch.terms / stage.part_share
+                batches.append(MemoryBatch(part, indices[rows], weight))
+        return batches
+
     def memory_loss(self, stage: Stage, batches: list[MemoryBatch]) -> Tensor:
         """Return the mean loss of the rows of a draw, a scalar."""
         return torch.stack([stage.loss(part.batch) * part.share for part in batches]).sum()
@@ -127,9 +150,9 @@ class Replay(Rehearsal):
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch plus the weighted loss of rows from the memory."""
         loss = stage.loss(batch)
-        if not self.kept:
+        if not (drawn := self.draw_part(stage, "replay")):
             return loss
-        replay_loss = self.memory_loss(stage, self.draw(stage, "replay"))
+        replay_loss = self.memory_loss(stage, drawn)
         stage.sample("replay_loss", replay_loss)
         return loss + self.weight * replay_loss
 
@@ -215,13 +238,12 @@ class DerPlusPlus(Rehearsal):
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch and both terms on the memory."""
         total = stage.loss(batch)
-        if not self.kept:
-            return total
-        distance = self._distance(stage)
-        stage.sample("outputs_distance", distance)
-        total = total + self.alpha * distance
-        if self.beta > 0:
-            total = total + self.beta * self.memory_loss(stage, self.draw(stage, "labels"))
+        if drawn := self.draw_part(stage, "outputs"):
+            distance = self._distance(stage, drawn)
+            stage.sample("outputs_distance", distance)
+            total = total + self.alpha * distance
+        if self.beta > 0 and (drawn := self.draw_part(stage, "labels")):
+            total = total + self.beta * self.memory_loss(stage, drawn)
         return total
 
     def after_stage(self, stage: Stage) -> None:
@@ -233,10 +255,10 @@ class DerPlusPlus(Rehearsal):
             outputs = stage.outputs(replace(stage.data, rows=rows))
             entry["outputs"] = torch.from_numpy(outputs).to(stage.device)
 
-    def _distance(self, stage: Stage) -> Tensor:
+    def _distance(self, stage: Stage, batches: list[MemoryBatch]) -> Tensor:
         """Return the mean squared difference to the stored outputs of drawn rows, a scalar."""
         terms = []
-        for part in self.draw(stage, "outputs"):
+        for part in batches:
             stored = self.kept[part.batch.task]["outputs"]
             target = stored[torch.from_numpy(part.indices).to(stored.device)]
             outputs = stage.logits(part.batch)[..., : target.shape[-1]]  # a head may have grown

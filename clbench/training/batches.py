@@ -95,6 +95,11 @@ class Batch:
         """Whether labels are tokens of answers, shape (b, m), as for language models."""
         return self.labels.dim() == 2
 
+    @property
+    def terms(self) -> int:
+        """Number of terms of the mean loss: rows, or for language models tokens of answers."""
+        return int((self.labels != IGNORED).sum()) if self.asks_for_words else len(self)
+
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return outputs of shape (b, …) with one row for each prediction.
 
@@ -136,11 +141,8 @@ class Batch:
             )
             for part in numbers
         ]
-        weights = [
-            int((part.labels != IGNORED).sum()) if self.asks_for_words else len(part)
-            for part in parts
-        ]
-        return [(part, w / sum(weights)) for part, w in zip(parts, weights, strict=True)]
+        terms = [part.terms for part in parts]
+        return [(part, own / sum(terms)) for part, own in zip(parts, terms, strict=True)]
 
 
 @dataclass(frozen=True)

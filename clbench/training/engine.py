@@ -215,9 +215,10 @@ def _step(
     method.before_step(stage)
     stage.restart_dropout()
     parts = batch.parts(stage.protocol.accumulation)
+    stage.parts = len(parts)
     # The second part finds the gradients of the first; others need no more memory.
     for number, (part, share) in enumerate(parts[:2] if only_shapes() else parts):
-        stage.part, stage.part_rows = number, len(batch) * share
+        stage.part, stage.part_share, stage.part_rows = number, share, len(batch) * share
         loss = checked_loss(method.loss(stage, part))
         loss = loss if share == 1.0 else loss * share
         # The penalty does not depend on the rows.

@@ -43,8 +43,11 @@ class Stage(Context):
         Outputs in use before the stage, by head, of heads that grow.
     steps, step
         Steps of the running phase, and how many of them are done.
-    part
-        Number of the part of the step's batch, from 0, with gradient accumulation.
+    part, parts
+        Number of the part of the step's batch, from 0, with gradient accumulation; and how many
+        parts the batch has.
+    part_share
+        Share of the part in the step's mean loss.
     part_rows
         Rows of the step's batch times the part's share in its mean loss; 0 outside the engine.
     epoch_steps
@@ -67,6 +70,8 @@ class Stage(Context):
     steps: int = 0
     step: int = 0
     part: int = 0
+    parts: int = 1
+    part_share: float = 1.0
     part_rows: float = 0.0
     epoch_steps: int = 0
     phase: int = 0
@@ -154,6 +159,11 @@ class Stage(Context):
             torch.manual_seed(seed)
         if self.masks is not None:
             self.masks.seed(seed)
+
+    def part_of(self, count: int) -> range:
+        """Return which of a step's `count` items, such as kept rows, the running part reads."""
+        first, end = (-(-count * number // self.parts) for number in (self.part, self.part + 1))
+        return range(first, end)
 
     def trainable(self) -> list[nn.Parameter]:
         """Return the weights of the backbone and of this stage's heads that require gradients."""

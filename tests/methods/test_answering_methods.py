@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from clbench.fisher.diagonal import diagonal_fisher
 from clbench.methods.base import Method, Vanilla
 from clbench.methods.distillation import KLAnchor, LwF
 from clbench.methods.generic_replay import TextReplay
-from clbench.methods.replay import DerPlusPlus
+from clbench.methods.replay import DerPlusPlus, Replay
 from clbench.methods.synapses import MAS, output_sensitivity
 from clbench.methods.token_weights import ASFT
 from clbench.models.answering import AnsweringModel, build_answering_model
@@ -115,6 +116,32 @@ def test_a_text_weighs_as_much_as_a_row_of_the_whole_step(folder: Path, index: i
     np.testing.assert_allclose(losses["parts"], losses["whole"], atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(Replay, memory=5),
+        partial(DerPlusPlus, memory=5, alpha=1.0),
+        partial(KLAnchor, at="text", texts=3, text_length=16),
+    ],
+    ids=("replay", "der++", "kl-anchor"),
+)
+def test_the_parts_of_a_step_read_as_much_as_the_whole(folder: Path, make: Any) -> None:
+    read: dict[int, list[int]] = {1: [], 2: [], 4: []}
+    losses = []
+    for count, rows in read.items():
+        cell = Cell(folder, make())
+        cell.train(0)
+        stage = cell.stage(1)
+        stage.protocol = stage.protocol.model_copy(update={"accumulation": count})
+        cell.context.model.register_forward_pre_hook(
+            lambda model, arguments, rows=rows: rows.append(len(arguments[0]["input_ids"]))
+        )
+        losses += train_stage(stage, cell.method).curves["loss"]
+    assert sum(read[1]) == sum(read[2]) == sum(read[4])
+    assert max(read[1]) > max(read[2]) > max(read[4])
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-4)
+
+
 def test_curves_have_one_point_at_a_step_that_is_accumulated(folder: Path) -> None:
     cell = Cell(folder, ASFT())
     stage = cell.stage(0)
@@ -189,7 +216,8 @@ def test_der_compares_the_stored_logits_of_every_answer_token(folder: Path) -> N
         gap += float((old[real] - new[real]).square().mean()) * drawn.share
     assert gap > 1e-6
     again = cell.stage(1)
-    assert float(method._distance(again).detach()) == pytest.approx(gap, rel=1e-4)
+    found = method._distance(again, method.draw(again, "outputs"))
+    assert float(found.detach()) == pytest.approx(gap, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
