@@ -81,9 +81,10 @@ class Smart(Method):
     starts anew in each stage. The divergence is the symmetrised Kullback-Leibler divergence;
     for regression, the squared difference.
 
-    All passes of a step use the same dropout masks, so that differences come from the noise
-    and the weights alone, and all are computed in float32: bf16 cannot represent noise of
-    the paper's size, nor the steps of the moving average, so weights in bf16 are refused.
+    All passes of a step use the same dropout masks, also over different parts of its batch, so
+    that differences come from the noise and the weights alone. All are computed in float32: bf16
+    cannot represent noise of the paper's size, nor the steps of the moving average, so weights in
+    bf16 are refused.
 
     Attributes
     ----------
@@ -137,6 +138,7 @@ class Smart(Method):
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the task's loss plus both terms."""
         exact = replace(stage, precision=Precision("float32", stage.device.type))
+        stage.restart_dropout()
         outputs = exact.logits(batch)
         loss = stage.criterion(outputs, batch)
         terms = []

@@ -74,6 +74,19 @@ def test_terms_are_0_at_unchanged_weights_and_small_under_small_noise(folder: Pa
     assert all(0 < value < 1e-5 for _, value in trace.curves["smoothness"])
 
 
+def test_all_passes_over_a_part_of_a_batch_share_their_dropout_masks(folder: Path) -> None:
+    cell = Cell(folder, Smart())
+    stage = cell.begin(0)
+    cell.model.train()
+    terms: list[float] = []
+    stage.sample = lambda name, value: terms.append(float(value))  # type: ignore[method-assign]
+    stage.restart_dropout()  # as the engine does once a step
+    for stage.part in range(3):
+        cell.method.loss(stage, stage.data.batch(np.arange(4), stage.device))
+    assert len(terms) == 6
+    assert max(terms) < 1e-5
+
+
 def test_moved_noise_changes_outputs_more_than_drawn_noise(folder: Path) -> None:
     smoothness = []
     for step_size in (1e-9, 0.1):
