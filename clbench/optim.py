@@ -73,6 +73,9 @@ class RecAdam(Optimizer):
     has the anchors and each group's t, so that resumed training recalls the same anchor.
     Memory: one tensor per parameter more than Adam.
 
+    Keep the parameters in float32. In bfloat16 a pull smaller than about half a unit in the last
+    place is rounded away: at lr·gamma = 0.1 recalling stops about four units from the anchor.
+
     Examples
     --------
     >>> optimizer = RecAdam(

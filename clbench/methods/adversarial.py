@@ -34,7 +34,11 @@ class Sam(Method):
     rho: Annotated[float, Field(gt=0.0, le=100.0)] = 0.05
 
     def check_protocol(self, protocol: Protocol) -> None:
-        """Refuse parts of batches, since the second pass needs the whole one."""
+        """Refuse parts of batches, and weights in bf16, which round the perturbation away."""
+        if protocol.weights == "bf16":
+            raise SettingsError(
+                "its perturbation is lost in bf16. Set weights = 'float32' in [protocol]."
+            )
         if protocol.accumulation > 1 or protocol.gradient_checkpointing:
             raise SettingsError(
                 "its second pass needs whole batches and activations. Set accumulation = 1 and "

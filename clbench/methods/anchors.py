@@ -80,7 +80,12 @@ class RecAdam(Method):
         return self.anchor == "previous"
 
     def check_protocol(self, protocol: Protocol) -> None:
-        """Raise a SettingsError if the pull overshoots the anchor at the flat rate."""
+        """Refuse a pull that overshoots at the flat rate, and weights in bf16, which round it."""
+        if protocol.weights == "bf16":
+            raise SettingsError(
+                "small pulls towards the anchor are lost in bf16. Set weights = 'float32' in "
+                "[protocol]."
+            )
         scaled = self.scaling == "stage"
         try:
             optim.check_pull(self.for_lr if scaled else protocol.lr, self.gamma)

@@ -12,6 +12,7 @@ from helpers.cell import PROTOCOL, Cell, differ, weights
 from clbench.core.errors import SettingsError
 from clbench.methods.anchors import RecAdam
 from clbench.suite.baselines import read_baseline
+from clbench.training.protocol import Protocol
 
 STEADY = PROTOCOL.model_copy(update={"steps": 30, "schedule": "constant", "warmup": 0.0})
 
@@ -155,6 +156,12 @@ def test_overshooting_is_refused() -> None:
         RecAdam(gamma=60000).check_protocol(PROTOCOL)
     with pytest.raises(SettingsError, match=r'= 5\. .*Or set scaling = "stage"\.'):
         RecAdam(gamma=5000, scaling="printed").check_protocol(PROTOCOL)
+
+
+def test_weights_in_bf16_are_refused() -> None:
+    RecAdam().check_protocol(Protocol(head="language-model"))
+    with pytest.raises(SettingsError, match=r"anchor are lost in bf16. Set weights = 'float32'"):
+        RecAdam().check_protocol(Protocol(head="language-model", weights="bf16"))
 
 
 @pytest.mark.parametrize("annealing", ["linear", "constant"])

@@ -13,7 +13,9 @@ import torch
 from helpers.cell import Cell, weights
 from torch import Tensor
 
+from clbench.core.errors import SettingsError
 from clbench.methods.adversarial import Sam
+from clbench.training.protocol import Protocol
 
 
 def stage_of(weight: Tensor, loss: Callable[[Tensor], Tensor]) -> Any:
@@ -68,6 +70,12 @@ def test_a_narrow_minimum_is_left() -> None:
 def narrow_and_wide(weight: Tensor) -> Tensor:
     wells = torch.exp(-50 * (weight + 1) ** 2) + torch.exp(-0.5 * (weight - 1) ** 2)
     return -wells.sum()
+
+
+def test_weights_in_bf16_are_refused() -> None:
+    Sam().check_protocol(Protocol(head="language-model"))
+    with pytest.raises(SettingsError, match=r"perturbation is lost in bf16. Set weights = "):
+        Sam().check_protocol(Protocol(head="language-model", weights="bf16"))
 
 
 def test_both_passes_drop_the_same_units(folder: Path) -> None:
