@@ -74,7 +74,9 @@ class EWC(PullingMethod):
     def after_stage(self, stage: Stage) -> None:
         """Add the Fisher information of the task just learned, unless it is the last one."""
         super().after_stage(stage)
-        if stage.index == stage.stages - 1 or self.holds_nothing(stage):
+        if stage.index == stage.stages - 1:
+            return
+        if self.holds_nothing(stage) and not hasattr(self, "fisher"):  # else F still decays
             return
         names = list(stage.trainable_weights())  # head included: a later task may share it
         fisher = task_fisher(

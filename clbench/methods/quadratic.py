@@ -176,7 +176,9 @@ class PullingMethod(Method, ABC):
 
     def holds_nothing(self, stage: Stage) -> bool:
         """Whether the stage has one class; its loss is then 0 whatever the weights are: note it."""
-        if stage.model.shown.get(stage.data.head) != 1:
+        data = stage.data
+        compared = data.compared is not None and int(data.compared.sum()) == 1
+        if not compared and stage.model.shown.get(data.head) != 1:
             return False
         stage.note(
             f"{self.name}: stage {stage.index} ({stage.name}) has one class, so its loss is 0 and "

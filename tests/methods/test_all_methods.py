@@ -170,6 +170,14 @@ def test_the_first_step_may_have_one_class(folder: Path, name: str) -> None:
     assert has_note == (name in ("ewc", "ewc-online", "r-ewc", "si"))
 
 
+@pytest.mark.parametrize("name", ["ewc", "ewc-online", "r-ewc", "si"])
+def test_every_step_may_have_one_class(folder: Path, name: str) -> None:
+    protocol = SHORT.model_copy(update={"head_loss": "stage"})
+    cell = Cell(folder, CASES[name](), shown=(1, 2, 3), protocol=protocol).run()
+    stages = [note.split()[2] for note in cell.context.notes if "has one class" in note]
+    assert stages == (["0", "1", "2"] if name == "si" else ["0", "1"])  # the last is not held
+
+
 REGULARISERS = (
     *("der++", "ewc", "l2-sp", "lp-ft", "lwf", "mas", "migu", "mixout", "mofo", "r-ewc", "sam"),
     *("si", "smart", "ulmfit"),
