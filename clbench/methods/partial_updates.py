@@ -89,10 +89,10 @@ class FilteredAdam(torch.optim.AdamW):
 def largest(moment: Tensor, fraction: float) -> Tensor:
     """Return a mask of the `fraction` of elements with the largest size, at least one.
 
-    Elements as large as the smallest of these are in the mask too.
+    Elements as large as the smallest of these are in the mask too, but none of size 0.
     """
-    sizes = moment.abs()
-    return sizes >= nth_largest(sizes.flatten(), max(1, round(fraction * sizes.numel())))
+    sizes, count = moment.abs(), max(1, round(fraction * moment.numel()))
+    return (sizes >= nth_largest(sizes.flatten(), count)) & (sizes > 0)
 
 
 def nth_largest(values: Tensor, n: int) -> Tensor:

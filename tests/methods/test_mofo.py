@@ -47,6 +47,7 @@ def test_all_moments_are_updated() -> None:
 def test_weights_that_do_not_move_do_not_decay() -> None:
     values = stepped([[1.0, -2.0, 3.0, -4.0]], 0.25, decay=0.5)
     assert values == pytest.approx([1.0, 1.0, 1.0, 0.95 + 0.1])
+    assert stepped([[0.0, 0.0, 0.0, -4.0]], 0.5, decay=0.5) == values  # fewer than may move
 
 
 @pytest.mark.parametrize("shape", [(7,), (5, 8), (3, 4, 5)])
