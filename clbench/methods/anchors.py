@@ -178,9 +178,10 @@ class Mixout(Method):
 
     In place of a weight w with the pretrained value u, the forward pass of a step uses
     ``u + m·(w − u)/(1 − p)`` with m = 0 at probability p and 1 otherwise, whose mean
-    is w (Lee, Cho & Kang 2020, section 3). As in the authors' code every element of the
-    matrices of dense layers draws its own m; biases, normalisation, embedding tables and
-    heads are not mixed, and mixout replaces dropout.
+    is w (Lee, Cho & Kang 2020, section 3). Every element of the matrices of dense layers draws
+    its own m, as the paper reads; in the authors' code all output units of a layer share those
+    of their inputs. As there, biases, normalisation, embedding tables and heads are not mixed,
+    and mixout replaces dropout.
 
     Attributes
     ----------
