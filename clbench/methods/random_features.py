@@ -133,7 +133,10 @@ class KLDA(RandomFeatures, Prototypes):
     Momeni et al. 2025 (arXiv 2412.15571): linear discriminant analysis with a covariance that all
     classes share, on ``√(2/m)·cos(xW + b)`` with W from N(0, 2γ) and b uniform on [0, 2π], whose
     products approximate ``exp(−γ‖x − y‖²)`` (Rahimi & Recht 2007). The authors' pseudo-inverse of
-    the covariance is replaced by the shrinkage of `Prototypes`, as rows may be few.
+    the covariance is replaced by the shrinkage of `Prototypes`, as rows may be few. An ensemble
+    averages the probabilities that these Gaussians give for a row. The authors' code takes the
+    softmax of −dᵀS⁻¹d, with d the difference to a class mean and S the scatter summed over all
+    rows instead of averaged, without the ½: with N rows, its logits are 2/N of those here.
 
     Attributes
     ----------
