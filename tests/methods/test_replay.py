@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,15 +60,12 @@ def test_the_reservoir_is_a_uniform_sample(folder: Path) -> None:
     runs = 300
     for seed in range(runs):
         method = Rehearsal(memory=8, choice="reservoir")
-        cell = Cell.__new__(Cell)
-        cell.method = method
         method.setup(None)  # type: ignore[arg-type]
-        for task in range(3):
-            keys = torch.rand(12, generator=torch.Generator().manual_seed(97 * seed + task))
-            order = np.argsort(keys.numpy())[:8]
-            method.kept[task] = {"positions": order, "keys": keys.numpy()[order]}
-            for t, count in method.quotas().items():
-                method.kept[t] = {k: v[:count] for k, v in method.kept[t].items()}
+        stage: Any = SimpleNamespace(data=SimpleNamespace(rows=range(12)))
+        for stage.index in range(3):
+            rng = torch.Generator().manual_seed(97 * seed + stage.index)
+            stage.rng = {"memory": rng}.__getitem__
+            method.after_stage(stage)
         for task, entry in method.kept.items():
             counts[task, entry["positions"]] += 1
     share = counts / runs
