@@ -41,6 +41,7 @@ HALVES = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
         (make_decoder, "l2-sp", {"alpha": 0.5}),
         (make_decoder, "generic-replay", {"share": 0.2, "text_length": 16, "texts": 40}),
         (make_decoder, "self-replay", {"share": 0.2, "text_length": 8, "texts": 20}),
+        (make_decoder, "kl-anchor", {"weight": 5.0, "at": "text", "texts": 3, "text_length": 16}),
         (make_decoder, "dft", {}),
         (make_decoder, "asft", {"weight": 5.0}),
         (make_decoder, "eaft", {}),
