@@ -79,7 +79,7 @@ def test_all_passes_over_a_part_of_a_batch_share_their_dropout_masks(folder: Pat
     stage = cell.begin(0)
     cell.model.train()
     terms: list[float] = []
-    stage.sample = lambda name, value: terms.append(float(value))  # type: ignore[method-assign]
+    stage.sample = lambda name, value: terms.append(value.item())  # type: ignore[method-assign]
     stage.restart_dropout()  # as the engine does once a step
     for stage.part in range(3):
         cell.method.loss(stage, stage.data.batch(np.arange(4), stage.device))
