@@ -255,12 +255,7 @@ def size_of(batch: AnyBatch) -> int:
 def take(batch: AnyBatch, examples: list[int]) -> AnyBatch:
     """Return some examples of a batch; an example may be taken twice."""
     if isinstance(batch, Batch):
-        return replace(
-            batch,
-            inputs={key: value[examples] for key, value in batch.inputs.items()},
-            labels=batch.labels[examples],
-            positions=batch.positions[examples],
-        )
+        return batch.take(examples)
     return {key: value[examples] for key, value in batch.items()}
 
 

@@ -9,7 +9,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clbench.fisher.losses import take
 from clbench.methods.base import Method, Phase
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch, TaskData
@@ -120,7 +119,7 @@ class Rehearsal(Method):
             rows = [row for row in range(len(indices)) if start + row in own]
             start += len(indices)
             if rows:
-                part = take(batch, rows)
+                part = batch.take(rows)
                 weight = share * part.terms / batch.terms / stage.part_share
                 batches.append(MemoryBatch(part, indices[rows], weight))
         return batches

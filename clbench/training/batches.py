@@ -127,20 +127,20 @@ class Batch:
             return outputs
         return outputs.masked_fill(~self.compared[: outputs.shape[-1]], -torch.inf)
 
+    def take(self, rows: list[int]) -> Self:
+        """Return some rows of the batch; a row may be taken twice."""
+        return replace(
+            self,
+            inputs={name: value[rows] for name, value in self.inputs.items()},
+            labels=self.labels[rows],
+            positions=self.positions[rows],
+        )
+
     def parts(self, count: int) -> list[tuple[Self, float]]:
         """Return the batch in at most `count` parts, with the share of each in the mean loss."""
         if count == 1:
             return [(self, 1.0)]
-        numbers = list(torch.arange(len(self)).chunk(count))
-        parts = [
-            replace(
-                self,
-                inputs={name: value[part] for name, value in self.inputs.items()},
-                labels=self.labels[part],
-                positions=self.positions[part.numpy()],
-            )
-            for part in numbers
-        ]
+        parts = [self.take(rows.tolist()) for rows in torch.arange(len(self)).chunk(count)]
         terms = [part.terms for part in parts]
         return [(part, own / sum(terms)) for part, own in zip(parts, terms, strict=True)]
 
