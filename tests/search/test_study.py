@@ -146,7 +146,8 @@ def test_every_point_of_a_finite_sweep_is_found(suite: Path, name: str) -> None:
     path = suite.with_name(f"{name}.toml")
     path.write_text(POINTS[name])
     options = RunOptions(out=suite.parent / "tuned", methods=[str(path)])
-    (study,) = read_studies(make_tuning(suite, TuneSettings(trials=40), options))
+    settings = TuneSettings(trials=40, keep_rate=True)
+    (study,) = read_studies(make_tuning(suite, settings, options))
     study.propose(20)
     study.propose(20)  # of which the searcher would find a part
     assert len(study.proposals) == {"lora": 36, "l2p": 5}[name]  # of l2p's 6, one does not fit

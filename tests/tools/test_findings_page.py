@@ -52,8 +52,6 @@ OTHERS = {
     "lead prototypes seq-star average": "better",
     "lead prototypes seq-star-low average": "better",
     "retuned clinc150 prototypes": "worse",
-    "lead prototypes replay average": "no verdict",
-    "all prototypes replay average": "no verdict",
     "all klda prototypes average": "better",
     "four lora-shared vanilla average": "better",
     "four ewc-lora lora-shared average": "better",
