@@ -33,7 +33,7 @@ from clbench.models.prompts import PromptEncoder
 from clbench.shifts.scenario import Scenario, build_scenario
 from clbench.suite.plan import Plan
 from clbench.suite.schema import ScenarioSpec
-from clbench.tasks.corpus import corpus_name, read_corpus
+from clbench.tasks.corpus import read_corpus, texts_for_trials
 from clbench.tasks.metrics import floor_score
 from clbench.tasks.registry import load_column, load_task
 from clbench.tasks.spec import OwnTaskSpec
@@ -336,18 +336,9 @@ class ScenarioPreparer:
 
         Trials of a tuning are scored on others than reported runs.
         """
-        corpus, trial = self.protocol.corpus, self.protocol.score_on == "tuning"
-        texts = read_corpus(corpus, count, self.seed, held_out=True)
-        if not trial:
-            return texts
-        more = read_corpus(corpus, 2 * count, self.seed, held_out=True)
-        if not (others := sorted({*more} - {*texts}, key=more.index)):
-            raise DataError(
-                f"corpus {corpus_name(corpus)}: reported runs are scored on all of its "
-                f"{len(texts)} held-out texts, so none is left for tuning. Give a larger corpus, "
-                "or score fewer texts."
-            )
-        return others
+        if self.protocol.score_on == "tuning":
+            return texts_for_trials(self.protocol.corpus, count, self.seed)
+        return read_corpus(self.protocol.corpus, count, self.seed, held_out=True)
 
     @cached_property
     def _backbone(self) -> "PreTrainedModel":

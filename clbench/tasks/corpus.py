@@ -88,6 +88,22 @@ def read_corpus(corpus: str, count: int, seed: int = 0, *, held_out: bool = Fals
     return [texts[i] for i in sorted(positions)]
 
 
+def texts_for_trials(corpus: str, count: int, seed: int) -> list[str]:
+    """Return at most `count` held-out texts other than the ones for reported scores.
+
+    Raises a DataError if there are no others.
+    """
+    sizes = count, 2 * count
+    reported, more = (read_corpus(corpus, size, seed, held_out=True) for size in sizes)
+    if not (others := sorted({*more} - {*reported}, key=more.index)):
+        raise DataError(
+            f"corpus {corpus_name(corpus)}: reported runs are scored on all of its "
+            f"{len(reported)} held-out texts, so none is left for tuning. Give a larger corpus, or "
+            "score fewer texts."
+        )
+    return others
+
+
 def _is_held_out(text: str) -> bool:
     return hashlib.blake2b(text.encode(), digest_size=1).digest()[0] < HELD_OUT
 
