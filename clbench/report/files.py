@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -301,8 +302,10 @@ def _seeds(cells: Sequence[CellResult], suite: Mapping[str, Any]) -> tuple[int, 
         if cell.scenario in scenarios and cell.baseline in methods and cell.seed in planned:
             by_method.setdefault((cell.scenario, cell.baseline), set()).add(cell.seed)
     begun = set().union(*by_method.values())
-    is_whole = scenarios | methods == {name for names in by_method for name in names}
-    return len(begun.intersection(*by_method.values())) if is_whole else 0, len(begun)
+    complete = begun.intersection(
+        *(by_method.get(pair, ()) for pair in product(scenarios, methods))
+    )
+    return len(complete), len(begun)
 
 
 def _figures(

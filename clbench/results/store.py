@@ -220,9 +220,10 @@ class Store:
         return {name: data for name, data in pictures.items() if isinstance(data, dict)}
 
     def write_scores(self, text: str, stamps: Mapping[str, tuple[int, int]] | None = None) -> None:
-        """Write ``scores.csv``, without the lock with the `stamps` of before its cells were read.
+        """Write ``scores.csv``.
 
-        It is then no newer than these, so a cell that another process has written since is.
+        A process that does not hold the lock gives the `stamps` that it read before the cells. The
+        table is then dated as the newest of these cells, so that one written since is newer.
         """
         write_atomically(self.scores_path, text)
         if stamps:

@@ -70,6 +70,7 @@ def test_a_report_between_looks_is_judged_at_the_share_of_the_next(
         ("", "This is look 2 of 3, with 4 seeds"),
         ("two--*seed3", "interim report with 3 complete seeds"),  # as many as look 1
         ("two--*", "interim report with 0 complete seeds"),
+        ("two--ewc--*", "interim report with 0 complete seeds"),
     ],
 )
 def test_an_unfinished_look_is_no_look(
