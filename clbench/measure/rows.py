@@ -153,9 +153,6 @@ class RowScorer:
             to_come = len(task.labels) - outputs.shape[1] if own else 0
             if to_come:  # classes that a growing head has not yet, so that metrics count them
                 outputs = np.pad(outputs, ((0, 0), (0, to_come)), constant_values=outputs.min() - 1)
-            to_come = len(task.labels) - outputs.shape[1] if own else 0
-            if to_come:  # classes that a growing head has not yet, so that metrics count them
-                outputs = np.pad(outputs, ((0, 0), (0, to_come)), constant_values=outputs.min() - 1)
             scores = score(metrics, outputs, rows.labels, rows.groups)
             if own:
                 scores |= told_scores(outputs, rows.labels, np.asarray(own))
