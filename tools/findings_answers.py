@@ -102,7 +102,7 @@ def comparisons() -> dict[str, Comparison]:
     found |= {f"unseen {' '.join(claim)}": a for (claim, _), a in sequences.unseen().items()}
     for study in sequences.RETUNED:
         for (claim, _), answer in sequences.retuned(study).items():
-            found[f"retuned {study.name} {claim.reference}"] = answer
+            found[f"retuned {study.name} {' '.join(claim)}"] = answer
     for study in sequences.EXPLORED:
         for (claim, _), answer in sequences.explored(study).items():
             found[f"explored {study.name} {' '.join(claim)}"] = answer

@@ -141,8 +141,8 @@ def panels() -> dict[str, Panels]:
             " − ".join(pair.split()): key for pair, key in matching(f"{name} (.+) average").items()
         }
         | {
-            f"o-lora-strong − {name}": key
-            for name, key in matching(f"retuned {study.name} (.+)").items()
+            " − ".join(pair.split()): key
+            for pair, key in matching(f"retuned {study.name} (.+)").items()
         }
         for name, study in SEQUENCES.items()
         if study not in (sequences.ALL, sequences.STAGE)

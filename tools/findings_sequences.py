@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -107,14 +108,14 @@ STRONG = tuple(
 LOW = tuple(Claim("seq-star-low", name) for name in ("seq-star", "frozen"))
 LOWER = (*LOW, Claim("seq-star-low", "prototypes"))
 RETUNED = {
-    FOUR: ("strong", STRONG),
-    FIFTEEN: ("strong", STRONG),
-    STAGE: ("low", LOW),
-    ALL: ("low", LOWER),
+    FOUR: {"strong": STRONG},
+    FIFTEEN: {"strong": STRONG},
+    STAGE: {"low": LOW},
+    ALL: {"low": LOWER},
 }
 """Comparisons of baselines that were tuned further, declared when all other cells were known.
 
-With the end of the name of the folder that has their cells.
+By the end of the name of the folder that has their cells; each is a family of its own.
 """
 AHEAD, UNSEEN = Claim("ewc-lora", "frozen"), range(3, 10)
 """A comparison on fifteen tasks that its first three seeds suggested, and seeds to make it on."""
@@ -174,17 +175,19 @@ def later() -> dict[tuple[Claim, str], Comparison]:
 
 @cache
 def with_retuned(study: Study) -> tuple[CellResult, ...]:
-    """Return the cells of a study with those of the baseline that was tuned further, if any."""
-    cells, _ = study.read()
-    if study not in RETUNED:
-        return tuple(cells)
-    folder = study.folder.with_name(f"{study.folder.name}-{RETUNED[study][0]}")
-    return (*cells, *Store(folder).read().cells)
+    """Return the cells of a study with those of the baselines that were tuned further, if any."""
+    folders = [f"{study.folder.name}-{kind}" for kind in RETUNED.get(study, ())]
+    more = [Store(study.folder.with_name(name)).read().cells for name in folders]
+    return (*study.read()[0], *chain.from_iterable(more))
 
 
 def retuned(study: Study) -> dict[tuple[Claim, str], Comparison]:
-    """Return the study's `RETUNED`, as one family."""
-    return answers(with_retuned(study), study.read()[1].margin, RETUNED[study][1], (SCORE,))
+    """Return the comparisons of the study's `RETUNED`."""
+    cells, margin = with_retuned(study), study.read()[1].margin
+    found: dict[tuple[Claim, str], Comparison] = {}
+    for claims in RETUNED[study].values():
+        found |= answers(cells, margin, claims, (SCORE,))
+    return found
 
 
 def unseen() -> dict[tuple[Claim, str], Comparison]:
