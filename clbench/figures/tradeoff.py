@@ -166,8 +166,9 @@ def matched(results: style.Results) -> Figure:
             points = mean_points(curve).values()
             axes.plot(*zip(*points, strict=True), mark, ls="none", ms=4 * scale, color=color)
         limits = axes.get_ylim()  # of the curves: intervals of few seeds may be far wider
+        apart = min(0.012, 0.1 / len(by_name))  # the closest levels are .15 apart
         for number, name in enumerate(by_name):
-            shift = 0.012 * (number - (len(by_name) - 1) / 2)
+            shift = apart * (number - (len(by_name) - 1) / 2)
             rows = some[(some["method"] == name) & some["mean"].notna()]
             at, mean, low, high = rows[["learned", "mean", "low", "high"]].to_numpy(float).T
             axes.errorbar(at + shift, mean, [mean - low, high - mean], fmt="_", ms=7, lw=1.6,
@@ -186,10 +187,10 @@ def matched(results: style.Results) -> Figure:
         figure,
         "Forgetting, and the score on the old task, against what was learned of the new one, as a "
         f"share of the gain of {reference} at its own setting. Marks are means of a setting over "
-        "seeds, thin lines the curves of single seeds, without settings that another one beats. At "
-        "the dashed lines, bars are readings between the settings of each seed, with 95 % "
-        "intervals, cut at the frame; a method without a bar has no reading there, for the reason "
-        "in tables/matched.csv.",
+        "seeds, thin lines the curves of single seeds, without settings that another one beats. "
+        "Bars are readings between the settings of each seed, with 95 % intervals, cut at the "
+        "frame; they belong to the nearest dashed line. A method without a bar has no reading "
+        "there, for the reason in tables/matched.csv.",
     )
 
 

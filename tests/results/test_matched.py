@@ -185,6 +185,17 @@ def test_the_figure_has_a_bar_for_each_reading() -> None:
         figures.matched(sweep("ewc", 0.1))
 
 
+def test_bars_of_many_methods_stand_nearest_to_their_level() -> None:
+    from clbench import figures
+
+    cells = [cell for number in range(20) for cell in sweep(f"m{number}", 0.1)]
+    axes, _ = figures.matched([*sweep("vanilla", 0.2), *cells]).axes
+    for bars in axes.containers:
+        read_at = np.array(bars.lines[0].get_xdata(), float)
+        assert np.abs(read_at - LEVELS).max() <= 0.05
+    assert len(axes.containers) == 21
+
+
 def test_the_figure_has_the_lines_that_are_read() -> None:
     """A setting that forgets more than one that learns more has a mark and no line."""
     from clbench import figures
