@@ -22,16 +22,18 @@ DRIFT = "drift"
 def curves(results: style.Results, scenario: str | None = None) -> Figure:
     """Draw the forgetting curve: scores on the old and new task over the last stage's steps."""
     cells, name = style.one_scenario(results, scenario)
-    first, last = cells[0].tasks[0], cells[0].tasks[-1]
+    tasks = cells[0].tasks
+    first, last, times = tasks[0], tasks[-1], tasks.count(tasks[-1])
+    keys = first, last if times == 1 else f"{last} ({times})"  # as in the curves
     cells = [cell for cell in cells if _points(cell, "scores", first)]
     if not cells:
         raise ArgumentError(f"no cell of {name} has curves: its suite has curve_points = 0")
     looks = style.looks(cells)
     labels = style.short_labels([first, last])
     figure, grid = style.panels(2, width=4.2)
-    for axes, task, word in zip(grid, (first, last), ("old", "new"), strict=True):
+    for axes, task, key, word in zip(grid, (first, last), keys, ("old", "new"), strict=True):
         for method, some in style.by_scenario(cells)[name].items():
-            series = [_points(cell, "scores", task) for cell in some]
+            series = [_points(cell, "scores", key) for cell in some]
             style.draw_over_seeds(axes, series, looks[method])
         _frame(axes, f"{word} task: {labels[task]}", f"step on {labels[last]}", "score")
     style.legend(figure, looks)
