@@ -2,6 +2,7 @@
 
 from statistics import fmean
 
+import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
@@ -16,6 +17,8 @@ DISTANCE, ANNEALING = "distance", "lambda"
 """Curves of methods with an anchor; ``distance.GROUP`` is the distance of one layer group."""
 DRIFT = "drift"
 """Curve of the distance to the pretrained weights, where the pretraining is the first task."""
+
+SHARES = "Mean and range over seeds at equal shares of the stage, whose steps are means, too"
 
 
 @style.in_report("forgetting curves", order=40, per="scenario")
@@ -34,7 +37,7 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
     for axes, task, key, word in zip(grid, (first, last), keys, ("old", "new"), strict=True):
         for method, some in style.by_scenario(cells)[name].items():
             series = [_points(cell, "scores", key) for cell in some]
-            style.draw_over_seeds(axes, series, looks[method])
+            style.draw_over_seeds(axes, _aligned(series), looks[method])
         _frame(axes, f"{word} task: {labels[task]}", f"step on {labels[last]}", "score")
     style.legend(figure, looks)
     limit = cells[0].settings.get("protocol", {}).get("curve_rows")
@@ -42,8 +45,8 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
     return style.captioned(
         figure,
         f"{name}: scores on the first and last task while the last one is learned, on {rows} "
-        f"of each (in stages too short for that: before and after, on all rows); mean "
-        f"and range over seeds, {style.count_seeds(cells)}.",
+        f"of each (in stages too short for that: before and after, on all rows). "
+        f"{SHARES}, {style.count_seeds(cells)}.",
     )
 
 
@@ -72,8 +75,8 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
     figure, grid = style.panels(2 + bool(grouped) + bool(annealed), width=4.4, columns=2)
     for method, some in methods.items():
         losses, distances = [_points(cell, "loss") for cell in some], list(map(_distance, some))
-        style.draw_over_seeds(grid[0], losses, looks[method], marks=8)
-        style.draw_over_seeds(grid[1], distances, looks[method], marks=8)
+        style.draw_over_seeds(grid[0], _aligned(losses), looks[method], marks=8)
+        style.draw_over_seeds(grid[1], _aligned(distances), looks[method], marks=8)
     labels = style.short_labels([last, *methods])
     step = f"step on {labels[last]}"
     _frame(grid[0], "training loss", step, "loss")
@@ -85,7 +88,7 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
         )
     if annealed:
         for method, series in annealed.items():
-            style.draw_over_seeds(grid[-1], series, looks[method], marks=8)
+            style.draw_over_seeds(grid[-1], _aligned(series), looks[method], marks=8)
         _frame(grid[-1], "λ, weight of the task's loss", step, "λ")
         grid[-1].set_ylim(-0.03, 1.03)
     style.legend(figure, looks)
@@ -98,7 +101,7 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
         + f" while {last} is learned"
         + (f", also by layer group for {grouped[0].baseline}" if grouped else "")
         + (", and λ" if annealed else "")
-        + f"; mean and range over seeds, {style.count_seeds(used)}.",
+        + f". {SHARES}, {style.count_seeds(used)}.",
     )
 
 
@@ -115,7 +118,7 @@ def _draw_groups(axes: Axes, cells: list[CellResult]) -> None:
     for number, name in enumerate(names):
         color = to_hex(colormaps["viridis"](0.9 * number / max(1, len(names) - 1)))
         series = [_points(cell, name) for cell in cells]
-        style.draw_over_seeds(axes, series, style.Look(color, ""))
+        style.draw_over_seeds(axes, _aligned(series), style.Look(color, ""))
         axes.get_lines()[-1].set_label(name.removeprefix(f"{DISTANCE}.").replace(".", " "))
     axes.legend(fontsize="xx-small", frameon=False, ncols=2)
 
@@ -123,6 +126,18 @@ def _draw_groups(axes: Axes, cells: list[CellResult]) -> None:
 def _points(cell: CellResult, curve: str, task: str | None = None) -> style.Points:
     """Return steps and values of a curve of the last stage; of scores, those on one task."""
     return cell.stages[-1].points(curve, task)
+
+
+def _aligned(series: list[style.Points]) -> list[style.Points]:
+    """Return the curves of seeds at equal shares of the stage, with mean steps, up to its end."""
+    if not all(series):
+        return series
+    tables = [np.array(points) for points in series]
+    steps = max(tables, key=len)[:, 0]
+    shares = steps / (steps[-1] or 1.0)
+    steps = shares * fmean(table[-1, 0] for table in tables)
+    values = [np.interp(shares * table[-1, 0], table[:, 0], table[:, 1]) for table in tables]
+    return [list(zip(steps, each, strict=True)) for each in values]
 
 
 def _distance(cell: CellResult) -> style.Points:

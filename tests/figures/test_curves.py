@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pytest
 from helpers.handmade import pair, stage
 
 from clbench import figures
 from clbench.results.cell import CellResult
 
 
-def cell(curves: dict[str, Any], seed: int = 0, steps: int = 4, **changes: Any) -> CellResult:
+def cell(curves: dict[str, Any], seed: int = 0, **changes: Any) -> CellResult:
     """Return a cell whose last stage has these curves of scores."""
     tasks = changes.setdefault("tasks", [*curves])
-    last = stage(tasks[-1], steps=steps, curves={"scores": curves})
+    last = stage(tasks[-1], curves={"scores": curves})
     return pair(seed=seed, stages=[*map(stage, tasks[:-1]), last], **changes)
 
 
@@ -24,3 +26,20 @@ def test_a_task_that_comes_twice_has_its_own_curve_each_time() -> None:
     old, new = figures.curves([cell(curves, **changes)]).axes
     assert list(old.get_lines()[0].get_ydata()) == [0.9, 0.8]
     assert list(new.get_lines()[0].get_ydata()) == [0.1, 0.5]
+
+
+@pytest.mark.parametrize("grid", [[0, 19, 38, 57], [0, 57]], ids=["as many", "fewer"])
+def test_curves_of_seeds_with_stages_of_other_lengths_end_together(grid: list[int]) -> None:
+    """By hand: the ends are 60 and 57, their mean 58.5; .9 and .6 fall to .3 and 0."""
+    first = [[step, 0.9 - 0.01 * step] for step in (0, 20, 40, 60)]
+    second = [[step, 0.6 - 0.6 * step / 57] for step in grid]
+    cells = [cell({"a": first, "b": first}), cell({"a": second, "b": second}, seed=1)]
+    figure = figures.curves(cells)
+    for axes in figure.axes:
+        (line,) = axes.get_lines()
+        assert line.get_xydata() == pytest.approx(
+            np.array([(0, 0.75), (19.5, 0.55), (39, 0.35), (58.5, 0.15)])
+        )
+        (band,) = axes.collections
+        assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(0.0)
+    assert "over seeds at equal shares of the stage" in figure.get_label()
