@@ -34,10 +34,14 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
     looks = style.looks(cells)
     labels = style.short_labels([first, last])
     figure, grid = style.panels(2, width=4.2)
+    after = 1.06 * max(cell.stages[-1].steps for cell in cells)
     for axes, task, key, word in zip(grid, (first, last), keys, ("old", "new"), strict=True):
         for method, some in style.by_scenario(cells)[name].items():
             series = [_points(cell, "scores", key) for cell in some]
             style.draw_over_seeds(axes, _aligned(series), looks[method])
+            scores = np.array([cell.R[-1] for cell in some], float)[:, 0 if word == "old" else -1]
+            color, mark, scale, _ = looks[method]
+            axes.plot([after], [scores.mean()], mark, ms=6 * scale, color=color, mfc="white")
         _frame(axes, f"{word} task: {labels[task]}", f"step on {labels[last]}", "score")
     style.legend(figure, looks)
     limit = cells[0].settings.get("protocol", {}).get("curve_rows")
@@ -46,7 +50,9 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
         figure,
         f"{name}: scores on the first and last task while the last one is learned, on {rows} "
         f"of each (in stages too short for that: before and after, on all rows). "
-        f"{SHARES}, {style.count_seeds(cells)}.",
+        f"{SHARES}, {style.count_seeds(cells)}. Open marks: means of the final scores, on all "
+        "rows, after consolidation, in which methods such as wise-ft change the weights; curves "
+        "are from before it.",
     )
 
 

@@ -28,6 +28,21 @@ def test_a_task_that_comes_twice_has_its_own_curve_each_time() -> None:
     assert list(new.get_lines()[0].get_ydata()) == [0.1, 0.5]
 
 
+def test_curves_end_with_the_scores_after_consolidation() -> None:
+    curves = {"a": [[0, 0.9], [4, 0.6]], "b": [[0, 0.5], [4, 0.8]]}
+    matrices = [[[0.9, None], [0.7, 0.75]], [[0.9, None], [0.8, 0.7]]]
+    cells = [
+        cell(curves, seed, R=matrix, baseline="wise-ft") for seed, matrix in enumerate(matrices)
+    ]
+    figure = figures.curves(cells)
+    for axes, ends, score in zip(figure.axes, (0.6, 0.8), (0.75, 0.725), strict=True):
+        curve, end = axes.get_lines()
+        assert curve.get_ydata()[-1] == ends
+        assert end.get_xdata()[0] > 4
+        assert end.get_ydata() == pytest.approx([score])
+    assert "Open marks: means of the final scores, on all rows, after" in figure.get_label()
+
+
 @pytest.mark.parametrize("grid", [[0, 19, 38, 57], [0, 57]], ids=["as many", "fewer"])
 def test_curves_of_seeds_with_stages_of_other_lengths_end_together(grid: list[int]) -> None:
     """By hand: the ends are 60 and 57, their mean 58.5; .9 and .6 fall to .3 and 0."""
@@ -36,7 +51,7 @@ def test_curves_of_seeds_with_stages_of_other_lengths_end_together(grid: list[in
     cells = [cell({"a": first, "b": first}), cell({"a": second, "b": second}, seed=1)]
     figure = figures.curves(cells)
     for axes in figure.axes:
-        (line,) = axes.get_lines()
+        line, _ = axes.get_lines()
         assert line.get_xydata() == pytest.approx(
             np.array([(0, 0.75), (19.5, 0.55), (39, 0.35), (58.5, 0.15)])
         )
