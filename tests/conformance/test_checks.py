@@ -116,6 +116,16 @@ def test_broken_method_fails_no_other_check(kind: type[Method], bert: str) -> No
     assert row.hint
 
 
+@pytest.mark.parametrize(
+    "hook",
+    ["setup", "before_stage", "training_data", "phases", "before_phase", "parameter_groups",
+     "optimizer", "schedule", "before_step", "after_stage"],  # others: seeded at every step
+)  # fmt: skip
+def test_random_numbers_of_torch_itself_are_found(hook: str, session: Any) -> None:
+    with pytest.raises(FailedCheckError, match="two runs with one seed differ"):
+        CHECKS["repeats"].run(session(broken.draws_in(hook)))
+
+
 def test_failure_skips_the_checks_that_need_it(bert: str) -> None:
     rows = {row.check: row for row in check(broken.Raises, model=bert, architectures=())}
     assert [name for name, row in rows.items() if row.status == "pass"] == ["registers", "settings"]

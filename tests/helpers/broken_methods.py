@@ -72,6 +72,23 @@ class Unseeded(_Pull):
         return random.random() * stage.squared_distance(self.start)
 
 
+def draws_in(hook: str) -> type[Method]:
+    """Return a method that draws from torch's own stream in `hook`, and trains by the number."""
+
+    class Draws(Method):
+        strength = 1.0
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == hook:
+                self.strength = float(torch.rand(()))
+            return super().__getattribute__(name)
+
+        def penalty(self, stage: Stage) -> Tensor | None:
+            return sum(self.strength * w.square().sum() for w in stage.trainable())  # type: ignore[return-value]
+
+    return Draws
+
+
 class ChangesDefaults(Method):
     """Leaves the process in another state."""
 
