@@ -184,7 +184,10 @@ def shift(run: Run | style.ReportData | str | Path, scenario: str | None = None)
     name = next(iter(pictures), None) if scenario is None else scenario
     if name is None or name not in pictures:
         which = "no scenario has" if scenario is None else f"scenario {scenario!r} has no"
-        raise ArgumentError(f"{which} data for this figure: only embedding and length shifts do")
+        raise ArgumentError(
+            f"{which} data for this figure: it needs an embedding or length shift, and the folder "
+            "that `clbench run` wrote, with scenarios/NAME.picture.json"
+        )
     kinds = {"clusters": _clusters, "lengths": _lengths}
     if (kind := pictures[name].get("kind")) not in kinds:
         raise ArgumentError(f"{name}: there is no figure for {kind!r}")

@@ -91,7 +91,7 @@ def test_errors_name_the_scenarios_with_data(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="scenario 'three' has no data for this figure"):
         figures.shift(folder, "three")
     assert figures.shift(folder, "two").get_label().startswith("two: ")
-    with pytest.raises(ValueError, match="no scenario has data for this figure"):
+    with pytest.raises(ValueError, match=r"no scenario has data .* scenarios/NAME\.picture\.json"):
         figures.shift(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="no figure for 'maps'"):
         picture({"kind": "maps"})
