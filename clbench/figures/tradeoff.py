@@ -216,22 +216,27 @@ def overall(results: style.Results) -> Figure:
     scores = [s for s in scores if frame.loc[frame["score"] == s, "difference"].notna().any()]
     compared = {*frame.loc[frame["difference"].notna(), "method"], reference}
     height = 1.1 + 0.24 * len(looks)
-    figure, grid = style.panels(2 * len(scores), width=4.2, height=height, columns=2)
-    for axes, score in zip(grid[::2], scores, strict=True):
+    columns = 1 + bool(frame["mean_rank"].notna().any())  # without common seeds there are no ranks
+    figure, grid = style.panels(columns * len(scores), width=4.2, height=height, columns=columns)
+    for axes, score in zip(grid[::columns], scores, strict=True):
         _differences(axes, frame[frame["score"] == score].to_dict("records"), looks)
         axes.set_title(f"{SCORE[score].label} − {reference}", fontsize="medium")
-    for axes, score in zip(grid[1::2], scores, strict=True):
+    for axes, score in zip(grid[1::2] if columns == 2 else (), scores, strict=False):
         _ranks(axes, frame[frame["score"] == score].to_dict("records"), looks)
         axes.set_title(f"mean rank in {SCORE[score].label}", fontsize="medium")
     others = [name for name in looks if name not in compared]
-    missing = f" (without {', '.join(others)}, which lack some of them)" if others else ""
+    lack = f"lack some of them, or seeds in common with {reference}"
+    missing = f" (without {', '.join(others)}, which {lack})" if others else ""
+    ranks = (
+        "Right: mean ranks, 1 for the best; methods whose ranks differ by less than the bar at the "
+        "bottom (Nemenyi, 5 %) do not differ significantly."
+    )
     return style.captioned(
         figure,
-        f"Over {scenarios} scenarios{missing}. Left: mean difference from {reference}, with the "
+        f"Over {scenarios} scenarios{missing}: mean difference from {reference}, with the "
         "same weight for every scenario; thick lines are 95 % intervals for the mean of these "
         "scenarios, thin ones, from five scenarios on, for others like them (cut at arrows). "
-        "Right: mean ranks, 1 for the best; methods whose ranks differ by less than the bar at the "
-        "bottom (Nemenyi, 5 %) do not differ significantly.",
+        + (ranks if columns == 2 else "No seed is common to all methods, so there are no ranks."),
     )
 
 

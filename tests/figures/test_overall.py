@@ -10,9 +10,9 @@ from clbench.figures import style
 from clbench.results.cell import CellResult
 
 
-def cells(scores: dict[str, float], *scenarios: str) -> list[CellResult]:
+def cells(scores: dict[str, float], *scenarios: str, seed: int = 0) -> list[CellResult]:
     return [
-        pair(method, 0, [[score, None], [score, 0.7]], scenario=scenario)
+        pair(method, seed, [[score, None], [score, 0.7]], scenario=scenario)
         for method, score in scores.items()
         for scenario in scenarios
     ]
@@ -41,3 +41,13 @@ def test_the_summary_leaves_out_methods_that_lack_scenarios() -> None:
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["ewc"]
     with pytest.raises(ValueError, match="two scenarios that a method shares"):
         figures.overall([*both[:2], *some])
+
+
+def test_without_common_seeds_there_are_no_ranks() -> None:
+    both = cells({"vanilla": 0.4, "ewc": 0.5}, "one", "two")
+    figure = figures.overall([*both, *cells({"lwf": 0.5}, "one", "two", seed=1)])
+    titles = [axes.get_title() for axes in figure.axes]
+    assert [title.rsplit(maxsplit=2)[1:] for title in titles] == [["−", "vanilla"]] * 2
+    caption = figure.get_label()
+    assert "(without lwf, which lack some of them, or seeds in common with vanilla)" in caption
+    assert caption.endswith("No seed is common to all methods, so there are no ranks.")
