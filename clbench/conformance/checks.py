@@ -166,7 +166,8 @@ def acts(session: Session) -> str:
         trained = run_candidate(session.toy, replace(session.candidate, method=trains))
         _require_equal(first, trained, reason)
     acting = [stage for stage in first.weights if method.acts_in(stage)]
-    if not differences(first.final, vanilla.final):
+    final = differences(first.final, vanilla.final)
+    if not final:
         if acting and method.writes_answers:
             return "weights equal vanilla's: the tiny model writes no answer that would differ"
         if acting:
@@ -182,6 +183,8 @@ def acts(session: Session) -> str:
             "acts_in returns False for all stages, but weights or outputs differ from vanilla's."
         )
     changed = [n for n, w in first.weights.items() if differences(w, vanilla.weights[n])]
+    if not changed and not all(name.startswith("outputs for ") for name in final):
+        return "trains as vanilla; differs after the last consolidation"
     if not changed:
         return "weights equal vanilla's; only outputs differ when scoring"
     observing = [stage for stage in acting if stage < changed[0]]

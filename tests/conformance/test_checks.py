@@ -15,6 +15,7 @@ from clbench.core.errors import ClbenchError, SettingsError, UnknownNameError
 from clbench.methods.base import METHODS, Method
 from clbench.suite.baselines import read_baseline
 from clbench.suite.read import packaged_files
+from clbench.training.stage import Stage
 
 SHORT = {"examples": 4, "text_length": 12, "head_steps": 2}
 """Settings that shorten a preparation, for methods that have them."""
@@ -155,6 +156,16 @@ def test_correct_method_passes_and_its_cost_is_exact(bert: str, session: Any) ->
 def test_hooks_that_are_never_called_are_named(session: Any) -> None:
     reason = CHECKS["acts"].run(session(broken.Idle))
     assert reason.endswith("never called: before_stage, penalty")
+
+
+def test_weights_that_change_after_the_last_stage_only_are_named(session: Any) -> None:
+    class HalvesAtEnd(Method):
+        def after_stage(self, stage: Stage) -> None:
+            for weight in stage.trainable() if stage.index == stage.stages - 1 else ():
+                weight.data.mul_(0.5)
+
+    reason = CHECKS["acts"].run(session(HalvesAtEnd))
+    assert reason == "trains as vanilla; differs after the last consolidation"
 
 
 @pytest.mark.parametrize(("name", "rate"), [("frozen", "; lr = 0.001 "), ("vanilla", "")])
