@@ -216,7 +216,7 @@ def probes(results: style.Results, scenario: str | None = None) -> Figure:
                 axes, [_probe_means(cell, matrix) for cell in some], looks[method]
             )
         title = "heads" if matrix == "R" else "linear probes"
-        _frame(axes, title, "tasks learned", "average so far")
+        _frame(axes, title, "tasks learned", "average of probed tasks")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     limits = [axes.get_ylim() for axes in grid]
     for axes in grid:
@@ -224,9 +224,10 @@ def probes(results: style.Results, scenario: str | None = None) -> Figure:
     style.legend(figure, looks)
     return style.captioned(
         figure,
-        f"{name}: average score over the tasks learned so far, of the model's heads (left) and of "
-        "linear probes of its features (right). Where the heads fall and the probes do not, the "
-        f"features have kept the tasks. Mean and range over seeds, {style.count_seeds(cells)}.",
+        f"{name}: average score over the tasks learned so far that have a probe, of the model's "
+        "heads (left) and of linear probes of its features (right). Where the heads fall and the "
+        "probes do not, the features have kept the tasks. Mean and range over seeds, "
+        f"{style.count_seeds(cells)}.",
     )
 
 

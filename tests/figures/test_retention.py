@@ -66,5 +66,6 @@ def test_heads_are_drawn_beside_probes() -> None:
     assert lines(heads) == [[(1, 0.9), (2, 0.75), (3, 0.55)]]  # the last task has no probe
     assert lines(features) == [[(1, 0.9), (2, 0.85), (3, 0.75)]]
     assert heads.get_ylim() == features.get_ylim()
+    assert "over the tasks learned so far that have a probe" in figure.get_label()
     with pytest.raises(ValueError, match="sst2-mrpc has no probes; set probe_rows"):
         figures.probes(CELLS)
