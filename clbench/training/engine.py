@@ -300,13 +300,13 @@ class _Curve:
             self._penalty += penalty.detach()
         self._count += new_step
         if self._stage.device.type == "cpu" or self._count % CHECK_EVERY == 0:
-            self._check_finite()
+            self._check_finite(self._record.steps + 1)
 
     def add_point(self) -> None:
         """Add the mean loss since the last point, the rate and, if planned, the scores."""
         curves = self._record.curves
         curves["step"].append(self._record.steps)
-        curves["loss"].append(self._check_finite() / max(1, self._count))
+        curves["loss"].append(self._check_finite(self._record.steps) / max(1, self._count))
         curves["lr"].append(self.rate)
         self._loss.zero_()
         self._penalty.zero_()
@@ -316,15 +316,15 @@ class _Curve:
             loss = curves["loss"][-1]
             self._points(self._record.steps, {"loss": loss, "lr": self.rate, **scores})
 
-    def _check_finite(self) -> float:
-        """Return the sum of losses since the last point; raise an error if it is not finite."""
+    def _check_finite(self, step: int) -> float:
+        """Return the sum of losses since the last point; raise an error at `step` if not finite."""
         for name, value in (("loss", float(self._loss)), ("penalty", float(self._penalty))):
             if not math.isfinite(value):
                 stage = self._stage
-                step = f"step {stage.done_before + stage.step + 1} of {stage.total_steps}"
                 raise NonFiniteLossError(
                     f"stage {stage.index} ({stage.name}): the {name} was no longer a finite number "
-                    f"at {step}. Lower lr, set clip_norm, or train in float32."
+                    f"at step {step} of {stage.total_steps}. Lower lr, set clip_norm, or train in "
+                    "float32."
                 )
         return float(self._loss)
 

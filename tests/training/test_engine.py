@@ -14,6 +14,7 @@ from helpers.cell import PROTOCOL, Cell
 from helpers.checkpoints import make_checkpoint
 from torch import Tensor, nn
 
+from clbench.core.errors import NonFiniteLossError
 from clbench.methods.base import Vanilla
 from clbench.training import engine
 from clbench.training.batches import Batch, TaskData
@@ -141,3 +142,18 @@ def test_what_a_method_does_before_a_stage_is_in_the_training_time(
     monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     record = train_stage(Cell(folder, Prepares()).open(0), Prepares())
     assert record.train_seconds == pytest.approx(340.0)
+
+
+def test_a_loss_that_is_found_to_diverge_at_a_point_names_that_step(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Diverges(Vanilla):
+        def loss(self, stage: Stage, batch: Batch) -> Tensor:
+            return super().loss(stage, batch) * torch.nan
+
+    def add_loss(self: Any, loss: Tensor, *_: Any, **__: Any) -> None:
+        self._loss += loss.detach()  # unchecked, as between the checks on accelerators
+
+    monkeypatch.setattr(engine._Curve, "add_loss", add_loss)
+    with pytest.raises(NonFiniteLossError, match=r"number at step 6 of 6\."):
+        train_stage(Cell(folder, Diverges()).open(0), Diverges())
