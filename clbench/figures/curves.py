@@ -18,7 +18,7 @@ DISTANCE, ANNEALING = "distance", "lambda"
 DRIFT = "drift"
 """Curve of the distance to the pretrained weights, where the pretraining is the first task."""
 
-SHARES = "Mean and range over seeds at equal shares of the stage, whose steps are means, too"
+SHARES = "Means, of steps too, and range over seeds at equal shares of the stage"
 
 
 @style.in_report("forgetting curves", order=40, per="scenario")
