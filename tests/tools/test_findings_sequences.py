@@ -288,10 +288,16 @@ def test_later_trials_of_the_product_of_ewc_lora_and_of_ties() -> None:
     ten, five, twenty = (plain(product[rate, None]) for rate in (10.0, 5.0, 20.0))
     words = f"10 scores {ten}, 5, which the cells of three seeds have, {five}, and 20 {twenty}."
     assert words in text()
-    cells = Store(page.REFERENCE / "findings-clinc150-tune-ties").read().cells
-    ties = {
-        (own["scale"], own["lr_multiple"]): plain(cell.scores["average"])
-        for cell, own in ((cell, cell.settings["method"]) for cell in cells)
-    }
-    words = f"A scale of .5 and twice the rate score {ties[0.5, 1.0]} and {ties[1.0, 2.0]},"
-    assert f"{words} the setting of the cells {ties[1.0, 1.0]}," in text()
+    ties: dict[tuple[float, float], set[float]] = {}
+    for part in ("", "-rate", "-higher", "-whole"):
+        for cell in Store(page.REFERENCE / f"findings-clinc150-tune-ties{part}").read().cells:
+            own = cell.settings["method"]
+            ties.setdefault((own["scale"], own["lr_multiple"]), set()).add(cell.scores["average"])
+    (best,), (first,) = ties[0.5, 4.0], ties[1.0, 1.0]
+    assert best == max(score for scores in ties.values() for score in scores)
+    around = {(scale, 4.0) for scale in (0.25, 1.0)} | {(0.5, rate) for rate in (2.0, 8.0)}
+    assert around < {*ties}
+    words = f"a scale of .5 at four times the rate scores {plain(best)}, the setting of the first"
+    assert f"{words} cells {plain(first)}, so these were set badly." in text()
+    used = read_baseline(str(page.ALL.tuning / "ties-retuned.toml")).settings
+    assert (used["scale"], used["lr_multiple"]) == (0.5, 4.0)
