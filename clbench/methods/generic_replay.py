@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from math import ceil
 from typing import Annotated, Any, ClassVar
 
@@ -20,6 +21,20 @@ from clbench.training.context import Context
 from clbench.training.stage import Stage
 
 Texts = dict[str, Tensor]
+
+
+class Tally:
+    """A sum that is kept beside random streams, so that a resumed training has it."""
+
+    value = 0.0
+
+    def get_state(self) -> Tensor:
+        """Return the sum."""
+        return torch.tensor([self.value], dtype=torch.float64)
+
+    def set_state(self, state: Tensor) -> None:
+        """Continue from a sum."""
+        self.value = float(state)
 
 
 class TextReplay(Method):
@@ -42,25 +57,34 @@ class TextReplay(Method):
 
     def before_stage(self, stage: Stage) -> None:
         """Start the stage's stream of texts."""
-        rows = stage.protocol.batch_of(stage.name)
-        self._rate = rows * self.share / (1.0 - self.share)  # texts a step
+        self._batch = stage.protocol.batch_of(stage.name)
+        self._rate = self._batch * self.share / (1.0 - self.share)  # texts a step
         self._size = max(1, ceil(self._rate - 1e-9))  # which is 144 for 144.00000000000003
         one_pass = partial(self._pass, size=self._size)
         self._stream = Endless(one_pass, stage.rng("texts"), stage.rng("masks"))
-        stage.streams["batches"] = self._stream
+        self._packed = Tally()  # rows beyond the batch size, in batches
+        stage.streams.update(batches=self._stream, packed=self._packed)
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the loss of the batch, plus that of texts in the steps in which some are due."""
         loss = stage.loss(batch)
         step = stage.done_before + stage.step
-        before, due = (int(number * self._rate / self._size) for number in (step - 1, step))
-        if stage.part or (step and before == due):
-            return loss
-        texts = next(self._stream)
-        text_loss = self.text_loss(stage, texts)
-        stage.sample("text_loss", text_loss)
-        count = len(texts if isinstance(texts, Batch) else texts["input_ids"])
-        return loss + self.weight * count / (stage.part_rows or len(batch)) * text_loss
+        if step == stage.part == 0:
+            self._packed.value, before = 0.0, -1
+        else:
+            before = self._due(step - (stage.part == 0))
+        if not stage.part_rows:  # in a Trainer, where a sequence may hold many rows
+            self._packed.value += max(0.0, len(batch) / self._batch - 1.0 / stage.parts)
+        for texts in islice(self._stream, self._due(step) - before):
+            text_loss = self.text_loss(stage, texts)
+            stage.sample("text_loss", text_loss)
+            count = len(texts if isinstance(texts, Batch) else texts["input_ids"])
+            loss = loss + self.weight * count / (stage.part_rows or len(batch)) * text_loss
+        return loss
+
+    def _due(self, step: int) -> int:
+        """Return how many batches of texts are due after the first one until a step."""
+        return int((step + self._packed.value) * self._rate / self._size)
 
 
 class GenericReplay(TextReplay):

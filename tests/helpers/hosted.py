@@ -215,6 +215,15 @@ def train(setting: Setting, folder: Path, method: str, options: Any, **settings:
     return trainer
 
 
+def one_batch(trainer: Any, inputs: dict[str, Tensor]) -> tuple[float, float]:
+    """Return the method's loss of a batch and the Trainer's own."""
+    trainer.create_optimizer()
+    trainer.current_gradient_accumulation_steps = 1
+    protected = float(trainer.training_step(trainer.model, dict(inputs)))
+    with torch.no_grad():
+        return protected, float(trainer.model.train()(**inputs)["loss"])
+
+
 def plain_trainer(folder: Path, **settings: Any) -> Trainer:
     checkpoint = folder / "model"
     if not checkpoint.exists():

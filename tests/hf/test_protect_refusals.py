@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.checkpoints import make_checkpoint, save_generator
-from helpers.hosted import collate, make_decoder, plain_trainer
-from torch import Tensor
+from helpers.hosted import make_decoder, one_batch, plain_trainer
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -46,15 +45,6 @@ def test_classifiers_whose_losses_are_added_up_are_warned_of(tmp_path: Path) -> 
     protect(trainer, "lwf")
     with pytest.warns(UserWarning, match="2 micro-batches"):
         trainer.train()
-
-
-def one_batch(trainer: Any, inputs: dict[str, Tensor]) -> tuple[float, float]:
-    """Return the method's loss of a batch and the Trainer's own."""
-    trainer.create_optimizer()
-    trainer.current_gradient_accumulation_steps = 1
-    protected = float(trainer.training_step(trainer.model, dict(inputs)))
-    with torch.no_grad():
-        return protected, float(trainer.model.train()(**inputs)["loss"])
 
 
 def test_regression_with_whole_numbers_is_distilled(tmp_path: Path) -> None:
@@ -126,57 +116,6 @@ def test_padding_on_the_left_is_not_compared(
     assert method.at == "prompts"
     assert sorted({*seen[0][0].tolist()}) == [3, 4]  # the last place predicts the answer
     assert sorted({*seen[0][1].tolist()}) == [0, 1, 2, 3, 4]
-
-
-def test_rows_packed_without_padding_are_counted(tmp_path: Path) -> None:
-    setting = make_decoder(tmp_path / "model")
-    trainer = setting.trainer(tmp_path / "run", "generic-replay")
-    stage = protect(trainer, "generic-replay", texts=4).stage
-    inputs = {
-        "input_ids": torch.tensor([[4, 5, 6, 7, 8]]),
-        "position_ids": torch.tensor([[0, 1, 0, 1, 2]]),
-        "labels": torch.tensor([[4, 5, 6, 7, 8]]),
-    }
-    assert len(stage.begin(inputs, lambda: torch.zeros(()), 1.0)) == 2
-
-
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [("lwf", {"weight": 2.0}), ("kl-anchor", {}), ("kl-anchor", {"at": "text"})],
-)
-def test_rows_packed_without_padding_are_compared_as_padded_ones(
-    tmp_path: Path, method: str, options: dict[str, Any]
-) -> None:
-    setting = make_decoder(tmp_path / "model")
-    rows = [([4, 5, 6, 7, 8, 9], 4), ([10, 11, 12], 1), ([9, 8, 7, 6], 2)]  # tokens, prompt
-    ids = [torch.tensor(tokens) for tokens, _ in rows]
-    labels = [
-        torch.tensor([-100] * length + tokens[length:], dtype=torch.long) for tokens, length in rows
-    ]
-    padded = collate([{"input_ids": i, "labels": n} for i, n in zip(ids, labels, strict=True)])
-    packed = {
-        "input_ids": torch.cat(ids)[None],
-        "labels": torch.cat(labels)[None],
-        "position_ids": torch.cat([torch.arange(len(tokens)) for tokens in ids])[None],
-    }
-    found = []
-    for inputs in (padded, packed):
-        setting.model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-        trainer = setting.trainer(tmp_path / "run", method)
-        protection = protect(trainer, method, **options)
-        generator = torch.Generator().manual_seed(0)
-        for value in trainer.model.parameters():
-            noise = torch.randn(value.shape, generator=generator)
-            value.data.add_(noise, alpha=0.05)
-        protected, own = one_batch(trainer, inputs)
-        gradients = [p.grad.clone() for p in trainer.model.parameters()]
-        found.append((protected, own, protection.stage.log, gradients))
-    one, two = found
-    assert one[0] - one[1] > 1e-3
-    assert one[:2] == pytest.approx(two[:2], rel=1e-5)
-    assert one[2].keys() == two[2].keys()
-    for a, b in zip(one[3], two[3], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
 def test_models_with_plain_tuples_and_other_labels_are_trained(tmp_path: Path) -> None:
