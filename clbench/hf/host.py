@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 
 from clbench.core.errors import ModelError, SettingsError, count, describe_errors, join_names
-from clbench.hf.hosted_batch import HostedBatch, asked_tokens
+from clbench.hf.hosted_batch import HostedBatch, asked_tokens, row_starts
 from clbench.hf.training import planned_steps
 from clbench.models import answer_scores, classifier, families
 from clbench.training.batches import Batch
@@ -195,11 +195,12 @@ class HostedStage(Stage):
         if labels.dim() > 1 and speaks and not getattr(config, "is_encoder_decoder", False):
             shift = int(self.model.family.pooling == "last")
             arguments["predict"], labels = asked_tokens(labels, shift)
+        starts = None
         if rows == 1 and "position_ids" in inputs and "attention_mask" not in inputs:
-            rows = int((inputs["position_ids"] == 0).sum())  # packed without padding
-        places = np.arange(len(labels))
+            starts = row_starts(inputs["position_ids"], inputs.get("labels"))
+        places, tokens = np.arange(len(labels)), labels.numel()
         return HostedBatch(
-            arguments, labels, HEAD, regression, self.index, places, labels.numel(), count=rows
+            arguments, labels, HEAD, regression, self.index, places, tokens, starts=starts
         )
 
     def own_fisher(self, fisher: Fisher, whole: nn.Module) -> Snapshot:

@@ -11,30 +11,43 @@ from clbench.training.batches import Batch
 
 @dataclass(frozen=True)
 class HostedBatch(Batch):
-    """A batch of which `count` rows may be packed into fewer sequences."""
+    """A batch of rows, or of one sequence in which rows begin at the places `starts`."""
 
-    count: int = 0
+    starts: Tensor | None = None
 
     def __len__(self) -> int:
-        return self.count
+        return super().__len__() if self.starts is None else len(self.starts)
 
     def token_rows(self) -> Tensor:
         """Return the number of the row that each label belongs to, shape of the labels."""
-        if self.count == len(self.labels):
+        if self.starts is None:
             return super().token_rows()
-        rows = (self.inputs["position_ids"] == 0).cumsum(1) - 1
-        return rows.gather(1, self.inputs["predict"])
+        return torch.searchsorted(self.starts, self.inputs["predict"], right=True) - 1
 
     def prompts(self) -> tuple[Tensor, Tensor]:
         """Return where each row begins and where its answer is first predicted, shape (b,)."""
-        if self.count == len(self.labels):
+        if self.starts is None:
             return super().prompts()
-        starts = (self.inputs["position_ids"][0] == 0).nonzero()[:, 0]
-        end = self.inputs["position_ids"].shape[1]
+        end = self.inputs["input_ids"].shape[1]
         places = self.inputs["predict"][0].masked_fill(self.labels[0] == IGNORED, end)
-        first = torch.full_like(starts, end)
+        first = torch.full_like(self.starts, end)
         first = first.scatter_reduce(0, self.token_rows()[0], places, "amin")
-        return starts, torch.where(first < end, first, starts)
+        return self.starts, torch.where(first < end, first, self.starts)
+
+
+def row_starts(positions: Tensor, labels: Tensor | None) -> Tensor:
+    """Return where packed rows begin in a sequence of which `positions` are those in the rows.
+
+    Padding at the end, which looks like rows of one token without a label, is left out.
+    """
+    positions = positions.flatten(0, -2)[0]
+    jumps = nn.functional.pad(positions[1:] != positions[:-1] + 1, (1, 1), value=True)
+    begins, ends = jumps[:-1], jumps[1:]
+    if labels is not None and labels.shape == (1, len(positions)):
+        lone = begins & ends & (labels[0] == IGNORED)
+        padding = lone.flip(0).cumprod(0).flip(0).bool()
+        begins = torch.cat([begins[:1], begins[1:] & ~padding[1:]])
+    return begins.nonzero()[:, 0]
 
 
 def asked_tokens(labels: Tensor, shift: int) -> tuple[Tensor, Tensor]:

@@ -71,12 +71,24 @@ def test_rows_packed_without_padding_are_counted(tmp_path: Path) -> None:
     setting = make_decoder(tmp_path / "model")
     trainer = setting.trainer(tmp_path / "run", "generic-replay")
     stage = protect(trainer, "generic-replay", texts=4).stage
+    packed = padded_and_packed()[1]
+    for start in (0, 2):  # models such as XGLM have positions from 2 on
+        inputs = {**packed, "position_ids": packed["position_ids"] + start}
+        batch = stage.begin(inputs, lambda: torch.zeros(()), 1.0)
+        assert len(batch) == 3
+        assert [places.tolist() for places in batch.prompts()] == [[0, 6, 9], [3, 6, 10]]
+
+
+def test_padding_behind_packed_rows_is_no_row(tmp_path: Path) -> None:
+    setting = make_decoder(tmp_path / "model")
+    stage = protect(setting.trainer(tmp_path / "run", "kl-anchor"), "kl-anchor").stage
     inputs = {
-        "input_ids": torch.tensor([[4, 5, 6, 7, 8]]),
-        "position_ids": torch.tensor([[0, 1, 0, 1, 2]]),
-        "labels": torch.tensor([[4, 5, 6, 7, 8]]),
+        name: torch.nn.functional.pad(value, (0, 3), value=-100 if name == "labels" else 0)
+        for name, value in padded_and_packed()[1].items()
     }
-    assert len(stage.begin(inputs, lambda: torch.zeros(()), 1.0)) == 2
+    batch = stage.begin(inputs, lambda: torch.zeros(()), 1.0)
+    assert [places.tolist() for places in batch.prompts()] == [[0, 6, 9], [3, 6, 10]]
+    assert batch.token_rows().tolist() == [[0, 0, 1, 1, 2, 2]]
 
 
 @pytest.mark.parametrize(
