@@ -342,7 +342,9 @@ def _protocol(args: Any, model: nn.Module, corpus: str, *, speaks: bool) -> Prot
         raise SettingsError(f"protect: the arguments of the Trainer: {texts}") from error
     recomputes = any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
     recomputes = recomputes or args.gradient_checkpointing
-    return protocol.model_copy(update={"gradient_checkpointing": recomputes})
+    in_bf16 = any(p.dtype == torch.bfloat16 for p in model.parameters() if p.requires_grad)
+    weights = "bf16" if in_bf16 else "float32"
+    return protocol.model_copy(update={"gradient_checkpointing": recomputes, "weights": weights})
 
 
 def logits_of(outputs: Any, *, has_loss: bool) -> Tensor:

@@ -84,7 +84,7 @@ class RecAdam(Method):
         if protocol.weights == "bf16":
             raise SettingsError(
                 "small pulls towards the anchor are lost in bf16. Set weights = 'float32' in "
-                "[protocol]."
+                "[protocol]; for a Trainer, load the model with dtype=torch.float32."
             )
         scaled = self.scaling == "stage"
         try:

@@ -211,6 +211,11 @@ def test_trainers_that_cannot_be_protected_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ClbenchError, match="only the head is trained"):
         protect(trainer, "recadam")
     trainer = plain_trainer(tmp_path)
+    trainer.model.to(torch.bfloat16)
+    with pytest.raises(ClbenchError, match=r"load the model with dtype=torch\.float32"):
+        protect(trainer, "recadam")
+    protect(trainer, "l2-sp")
+    trainer = plain_trainer(tmp_path)
     protect(trainer, "recadam")
     with pytest.raises(ClbenchError, match="inside train"):
         trainer.create_optimizer()
