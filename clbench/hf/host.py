@@ -190,7 +190,8 @@ class HostedStage(Stage):
         config, speaks = self.model.config, self.protocol.is_language_model
         kind, outputs = config.problem_type, getattr(config, "num_labels", 0)
         is_regression = not speaks and (kind == "regression" or (kind is None and outputs == 1))
-        regression = labels.is_floating_point() or is_regression
+        # Labels of shape (b, c) are 0 or 1 for each of c classes.
+        regression = is_regression or (labels.is_floating_point() and labels.dim() == 1)
         # An encoder-decoder reads its labels to predict them.
         if labels.dim() > 1 and speaks and not getattr(config, "is_encoder_decoder", False):
             shift = int(self.model.family.pooling == "last")

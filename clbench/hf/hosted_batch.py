@@ -18,6 +18,12 @@ class HostedBatch(Batch):
     def __len__(self) -> int:
         return super().__len__() if self.starts is None else len(self.starts)
 
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return outputs as `Batch` does; with several labels, each is one of two classes."""
+        if self.labels.is_floating_point() and not self.regression:
+            return torch.stack([outputs, torch.zeros_like(outputs)], dim=-1)
+        return super().predictions(outputs)
+
     def token_rows(self) -> Tensor:
         """Return the number of the row that each label belongs to, shape of the labels."""
         if self.starts is None:

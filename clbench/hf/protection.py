@@ -277,7 +277,7 @@ class Protection(TrainerCallback):  # type: ignore[misc]
         """
         trainer, labels = self._trainer, inputs.get("labels")
         parts = trainer.current_gradient_accumulation_steps * trainer.accelerator.num_processes
-        is_class = isinstance(labels, torch.Tensor) and labels.dim() == 1
+        is_class = torch.is_tensor(labels) and (labels.dim() == 1 or labels.is_floating_point())
         if self._has_warned or parts == 1 or not is_class or trainer.compute_loss_func is not None:
             return
         self._has_warned = True

@@ -68,6 +68,27 @@ def test_regression_with_whole_numbers_is_distilled(tmp_path: Path) -> None:
     assert protected - own == pytest.approx(3.0 * float((after - before).square().mean()), rel=1e-4)
 
 
+def test_several_labels_are_distilled_one_by_one(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint("bert", tmp_path / "model")
+    model = AutoModelForSequenceClassification.from_pretrained(
+        checkpoint, num_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    trainer = plain_trainer(tmp_path)
+    trainer.model = trainer.model_wrapped = model
+    protect(trainer, "lwf", weight=3.0, temperature=2.0)
+    labels = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    inputs = {"input_ids": torch.tensor([[2, 7, 3], [2, 9, 3]]), "labels": labels}
+    before = model.train()(inputs["input_ids"]).logits.detach()
+    model.classifier.bias.data.add_(0.5)
+    protected, own = one_batch(trainer, inputs)
+    p, q = (before / 2).sigmoid(), ((before + 0.5) / 2).sigmoid()
+    divergence = p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+    assert protected - own == pytest.approx(3.0 * float(divergence.mean()), rel=1e-3)
+    trainer.current_gradient_accumulation_steps = 2
+    with pytest.warns(UserWarning, match="2 micro-batches"):
+        trainer.training_step(model, dict(inputs), torch.tensor(4))
+
+
 def test_other_inputs_of_masked_language_models_are_read(tmp_path: Path) -> None:
     checkpoint = make_checkpoint("bert", tmp_path / "model")
     model = AutoModelForMaskedLM.from_pretrained(
