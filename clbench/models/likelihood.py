@@ -27,9 +27,15 @@ LONE = re.compile("[\ud800-\udfff]")
 
 
 def continuation(tokens: Callable[[str], list[int]], before: str, text: str) -> list[int]:
-    """Return the tokens of `text` as it follows `before`, or alone if the tokenizer joins them."""
-    start, whole = tokens(before), tokens(before + text)
-    return (whole[len(start) :] if whole[: len(start)] == start else []) or tokens(text)
+    """Return the tokens of `text` as it follows `before`.
+
+    If the tokenizer joins them, these are its tokens behind a line break, else those it has alone.
+    """
+    for anchor in (before, "\n"):
+        start, whole = tokens(anchor), tokens(anchor + text)
+        if (start or anchor == before) and whole[: len(start)] == start and whole[len(start) :]:
+            return whole[len(start) :]
+    return tokens(text)
 
 
 def _listed(what: str, values: Any) -> list[Any]:

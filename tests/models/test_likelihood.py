@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers as hf
 from helpers.checkpoints import GENERATORS, make_generator, make_tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clbench.core.errors import DataError
 from clbench.models.answer_scores import AnswerScorer, AnswerTree
-from clbench.models.likelihood import likelihood
+from clbench.models.likelihood import answer_batches, likelihood
 
 PROMPTS = ["The film was dull.\nGood:", "Yes?", "a {b} c, and rather longer than the others"]
 ANSWERS = [" yes", " no", " not at all", " nobody", "!"]
@@ -42,6 +44,19 @@ def test_likelihoods_equal_those_of_a_plain_loop(name: str) -> None:
         wanted = [[plain(model, tokenizer, p, a) for a in ANSWERS] for p in PROMPTS]
     np.testing.assert_allclose(scores, wanted, atol=1e-5, rtol=1e-6)
     assert len(np.unique(scores)) == scores.size
+
+
+def test_an_answer_that_joins_its_prompt_gets_no_blank_from_the_tokenizer() -> None:
+    pieces = ["<unk>", "</s>", "▁", "▁the", "the", "▁yes", "yes", "re", "▁re", "ere", "e", "\n"]
+    unigram = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0))
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    tokenizer = hf.PreTrainedTokenizerFast(
+        tokenizer_object=unigram, unk_token="<unk>", eos_token="</s>"
+    )
+    config = make_generator("llama").config
+    for prompt, answer, number in (("the ", "yes", 6), ("the", "re", 7), ("the", " re", 8)):
+        ((_, _, inputs),) = answer_batches(config, tokenizer, [prompt], [answer])
+        assert inputs["candidates"].tolist() == [[[number]]]
 
 
 def test_every_prompt_may_have_its_own_answers() -> None:
