@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase, StopStringCriteria
 from clbench.core.errors import ModelError
 from clbench.models.answering import write
 from clbench.models.families import usable_length
-from clbench.models.likelihood import likelihood
+from clbench.models.likelihood import likelihood, prompt_tokens
 from clbench.models.prompts import PromptEncoder
 from clbench.tasks.general import GeneralTask, Question
 
@@ -89,14 +89,15 @@ def _write(reader: Reader, prompts: Sequence[str], task: GeneralTask) -> list[st
     stops = {*([ends] if isinstance(ends, int) else ends or ()), tokenizer.eos_token_id} - {None}
     until = _until(tokenizer, task)
     pad, texts = int(tokenizer.pad_token_id), dict[int, str]()
-    options: Any = {"add_special_tokens": not chat}
-    sizes = [len(ids) + most for ids in tokenizer(list(prompts), **options)["input_ids"]]
-    options |= {"padding": True, "return_tensors": "pt"}
+    encodes = getattr(network.config, "is_encoder_decoder", False)
+    tokens = prompt_tokens(tokenizer, prompts, encoder_decoder=encodes, add_special_tokens=not chat)
+    sizes = [len(ids) + most for ids in tokens]
     order = sorted(range(len(prompts)), key=lambda i: -sizes[i])
     while order:
         size = min(BATCH, max(1, TOKENS // sizes[order[0]]))
         rows, order = order[:size], order[size:]
-        inputs = tokenizer([prompts[i] for i in rows], **options).to(network.device)
+        inputs = tokenizer.pad({"input_ids": [tokens[i] for i in rows]}, return_tensors="pt")
+        inputs = inputs.to(network.device)
         written = write(network, inputs, sorted(stops), most, pad_id=pad, until=until)
         words = tokenizer.batch_decode(written, skip_special_tokens=True)
         texts |= dict(zip(rows, words, strict=True))

@@ -38,6 +38,29 @@ def continuation(tokens: Callable[[str], list[int]], before: str, text: str) -> 
     return tokens(text)
 
 
+def prompt_tokens(
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str],
+    *,
+    encoder_decoder: bool = False,
+    **options: Any,
+) -> list[list[int]]:
+    """Return the tokens of prompts that an answer follows; `options` are the tokenizer's.
+
+    They have no end token, with which some tokenizers end every text, unless an encoder reads them.
+    An empty prompt stands for the token that begins texts. Raises a DataError if there is none.
+    """
+    ids = tokenizer(["a", *prompts], **options)["input_ids"]
+    (probe, *rows), end = map(list, ids), tokenizer.eos_token_id
+    alone = tokenizer("a", add_special_tokens=False)["input_ids"]
+    if not encoder_decoder and probe[-1:] == [end] != alone[-1:]:
+        rows = [row[:-1] or row for row in rows]
+    start = end if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    if start is None and not all(rows):
+        raise DataError("likelihood: the tokenizer has no token for an empty prompt.")
+    return [row or [int(start)] for row in rows]
+
+
 def _listed(what: str, values: Any) -> list[Any]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise DataError(f"likelihood: {what} are lists of texts, not {format_value(values)}.")
@@ -133,12 +156,7 @@ def answer_batches(
             "of the same length for each."
         )
     encodes = bool(getattr(config, "is_encoder_decoder", False))
-    starts = [list(row) for row in tokenizer(list(prompts))["input_ids"]]
-    if not all(starts):
-        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
-        if (start := eos if bos is None else bos) is None:
-            raise DataError("likelihood: the tokenizer has no token for an empty prompt.")
-        starts = [row or [int(start)] for row in starts]
+    starts = prompt_tokens(tokenizer, prompts, encoder_decoder=encodes)
     cache: dict[tuple[str, str], list[int]] = {}
 
     def plain(text: str) -> list[int]:

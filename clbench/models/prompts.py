@@ -17,7 +17,7 @@ from transformers.utils import chat_template_utils
 from clbench.core.errors import DataError, ModelError, count, join_names
 from clbench.core.limits import LimitError, bounded
 from clbench.models.encoding import PromptRows, TokenArray
-from clbench.models.likelihood import continuation
+from clbench.models.likelihood import continuation, prompt_tokens
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 
@@ -311,10 +311,9 @@ class PromptEncoder:
 
     def _tokenise(self, prompts: Sequence[str], **options: Any) -> list[Tokens]:
         options = {"add_special_tokens": not self.chat, **options}
-        ids = self.tokenizer(list(prompts), **options)["input_ids"]
-        end = None if self.encoder_decoder else self.tokenizer.eos_token_id
-        # Some tokenizers end every text, but an answer follows here.
-        return [list(row[:-1] if len(row) > 1 and row[-1] == end else row) for row in ids]
+        return prompt_tokens(
+            self.tokenizer, prompts, encoder_decoder=self.encoder_decoder, **options
+        )
 
 
 def _note(notes: list[str], number: int, noun: str, text: str) -> None:

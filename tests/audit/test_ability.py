@@ -17,6 +17,7 @@ from datasets import config
 from helpers.checkpoints import save_generator
 from helpers.general_rows import write_hub
 from scipy.stats import norm
+from tokenizers.processors import TemplateProcessing
 from torch.nn.functional import cross_entropy
 
 from clbench.audit import ability
@@ -101,6 +102,17 @@ def test_texts_are_written_greedily_up_to_a_stop(model: AuditedModel, hub: Path)
                 break
         plain = TOKENIZER.decode(ids[start:], skip_special_tokens=True)
         assert text == plain.partition("the")[0]
+
+
+def test_texts_do_not_follow_an_end_token(model: AuditedModel) -> None:
+    task, prompts = replace(GENERAL["gsm8k"], length=8, stops=()), ["The man", "A dog and"]
+    ending = load_tokenizer("tiny-gpt", plain=True)
+    end = ending.eos_token, ending.eos_token_id
+    ending.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"$A {end[0]}", special_tokens=[end]
+    )
+    one, other = (questions._write((model.model, t), prompts, task) for t in (TOKENIZER, ending))
+    assert one == other
 
 
 def test_prompts_lose_their_beginning_if_they_are_too_long(model: AuditedModel, hub: Path) -> None:

@@ -46,6 +46,15 @@ def test_likelihoods_equal_those_of_a_plain_loop(name: str) -> None:
     assert len(np.unique(scores)) == scores.size
 
 
+def test_answers_do_not_follow_the_end_token_of_a_tokenizer() -> None:
+    model, tokenizer = make_generator("llama"), make_tokenizer()
+    prompts = [*PROMPTS, "", "Done.<|end|>"]
+    plain = likelihood(model, tokenizer, prompts, ANSWERS)
+    assert plain[-1] != pytest.approx(likelihood(model, tokenizer, ["Done."], ANSWERS)[0])
+    ended = likelihood(model, make_tokenizer(appends_end=True), prompts, ANSWERS)
+    np.testing.assert_array_equal(ended, plain)
+
+
 def test_an_answer_that_joins_its_prompt_gets_no_blank_from_the_tokenizer() -> None:
     pieces = ["<unk>", "</s>", "▁", "▁the", "the", "▁yes", "yes", "re", "▁re", "ere", "e", "\n"]
     unigram = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0))

@@ -143,6 +143,17 @@ def test_a_prompt_does_not_end_with_an_end_token() -> None:
     assert text_of(encoded.ids) == "dull\nGood:"
 
 
+@pytest.mark.parametrize("to_train", [False, True])
+def test_an_empty_prompt_is_the_token_that_begins_texts(to_train: bool) -> None:
+    rows = rows_of(["", "dull"], [0, 1])
+    bare = task(rows, template=Template("{text}", TEMPLATE.answers))
+    encoded = encoder().encode(bare, rows, to_train=to_train)
+    inputs, _ = encoded.collate([0, 1], pad_id=0)
+    assert encoded.ids[0] == make_tokenizer().eos_token_id
+    assert encoded.offsets.tolist() == [0, 1, 5]
+    assert not to_train or inputs["predict"][:, 0].tolist() == [0, 3]
+
+
 def test_regression_trains_the_nearest_of_numbers_and_scores_all() -> None:
     rows = Rows.of(["a", "b"], None, [1.6, 0.2], regression=True)
     template = Template("{text}:", {"0": "0", "1": "1", "2": "2"})
