@@ -300,7 +300,13 @@ class PromptEncoder:
         )
 
     def _has_special(self, texts: Sequence[str]) -> bool:
-        return any(token in text for text in texts for token in self.tokenizer.all_special_tokens)
+        return any(token in text for text in texts for token in self._special)
+
+    @cached_property
+    def _special(self) -> set[str]:
+        """The texts of special tokens; those without a role are in the decoder alone."""
+        added = self.tokenizer.added_tokens_decoder.values()
+        return {*self.tokenizer.all_special_tokens, *(str(t) for t in added if t.special)}
 
     def _as_text(self, prompt: str) -> Tokens:
         """Return the tokens of a prompt in which special tokens are ordinary characters."""

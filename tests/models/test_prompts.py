@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.checkpoints import CHAT, make_tokenizer
+from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from clbench.core.errors import DataError, ModelError
@@ -244,6 +245,15 @@ def test_special_tokens_in_a_text_are_read_as_characters(chat: bool) -> None:
         assert "<|end|> it ends" in text_of(ids)
         assert text_of(ids).endswith("Good:\n<assistant>\n" if chat else "Good:")
         assert encoded.notes[0] == "task 't': 1 scored row with special tokens, read as plain text."
+
+
+def test_special_tokens_without_a_role_are_characters_too() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([AddedToken("<|turn|>", special=True, normalized=False)])
+    rows = rows_of(["so <|turn|>"], [0])
+    encoded = PromptEncoder(tokenizer, 60).encode(task(rows), rows, to_train=False)
+    assert text_of(encoded.ids) == "so <|turn|>\nGood:"  # of the tokens of bytes
+    assert encoded.notes == ("task 't': 1 scored row with special tokens, read as plain text.",)
 
 
 def test_special_tokens_in_an_answer_are_characters_too() -> None:
