@@ -140,7 +140,9 @@ class PromptEncoder:
         Raises a DataError if there are none.
         """
         tail = self._tail(template)
-        blank = "" if not tail or tail[-1].isspace() else " "
+        # A chat goes on right behind a token that begins the model's turn.
+        marks = tuple(map(str, self.tokenizer.added_tokens_decoder.values())) if self.chat else ()
+        blank = "" if not tail or tail[-1].isspace() or tail.endswith(marks) else " "
         plain = partial(self._plain, as_text=self._has_special([text]))
         tokens = continuation(plain, tail, blank + text)
         if not tokens:

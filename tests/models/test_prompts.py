@@ -223,6 +223,22 @@ def test_a_chat_model_gets_its_template() -> None:
         PromptEncoder(make_tokenizer(), 60, chat=True)
 
 
+@pytest.mark.parametrize(
+    ("turn", "special", "answer"),
+    [("<|a|>", True, "no"), ("<|a|>", False, "no"), ("A:", True, " no")],
+)
+def test_an_answer_follows_the_token_of_a_turn_without_a_blank(
+    turn: str, special: bool, answer: str
+) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([AddedToken("<|a|>", special=special, normalized=False)])
+    tokenizer.chat_template = CHAT.replace("<assistant>\n", turn)
+    rows = rows_of(["dull"], [0])
+    encoded = PromptEncoder(tokenizer, 60, chat=True).encode(task(rows), rows, to_train=False)
+    assert tokenizer.decode(encoded.ids).endswith(turn)
+    assert text_of(encoded.candidates[0, 0]) == answer
+
+
 def test_an_encoder_decoder_reads_the_prompt_and_writes_the_answer() -> None:
     rows = rows_of(["dull", "bright"], [0, 1])
     encoded = encoder(encoder_decoder=True).encode(task(rows), rows, to_train=True)
