@@ -176,18 +176,23 @@ def answer_batches(
         order = sorted(group, key=lambda i: -len(starts[i]))
         while order:
             size = min(batch_size, max(1, PROMPT_TOKENS // len(starts[order[0]])))
-            rows, order = order[:size], order[size:]
-            width = len(starts[rows[0]])
+            width = len(starts[order[0]])
+            choices = [[tokens(prompts[i], answer) for answer in table[i]] for i in order[:size]]
+            longest = [max(map(len, row)) for row in choices]
+            if most and not encodes:
+                for i, length in zip(order, longest, strict=False):
+                    if len(starts[i]) + length - 1 > most:
+                        raise DataError(
+                            f"likelihood: a prompt of {len(starts[i])} tokens and an answer of "
+                            f"{length} exceed the model's {most} positions. Shorten the prompt."
+                        )
+                while width + max(longest) - 1 > most:  # padding, of which a row alone has none
+                    longest.pop()
+            rows, order = order[: len(longest)], order[len(longest) :]
             ids = torch.tensor([starts[i] + [pad] * (width - len(starts[i])) for i in rows])
             sizes = torch.tensor([len(starts[i]) for i in rows])
             mask = (torch.arange(width) < sizes[:, None]).long()
-            choices = [[tokens(prompts[i], answer) for answer in table[i]] for i in rows]
-            longest = max(len(t) for row in choices for t in row)
-            if not encodes and most and width + longest - 1 > most:
-                raise DataError(
-                    f"likelihood: a prompt of {width} tokens and an answer of {longest} exceed the "
-                    f"model's {most} positions. Shorten the prompt."
-                )
-            padded = [[t + [-1] * (longest - len(t)) for t in row] for row in choices]
+            own = choices[: len(rows)]
+            padded = [[t + [-1] * (max(longest) - len(t)) for t in row] for row in own]
             candidates = torch.tensor(padded)
             yield rows, shared, {"input_ids": ids, "attention_mask": mask, "candidates": candidates}

@@ -199,6 +199,14 @@ def test_what_exceeds_the_positions_is_refused() -> None:
         likelihood(model, tokenizer, ["a" * 127], ["bcd"])
 
 
+def test_rows_that_fit_alone_are_not_refused_together() -> None:
+    model, tokenizer = make_generator("gpt2"), make_tokenizer()
+    prompts, answers = ["a" * 100, "b" * 99, "c"], [[" x", " y"], ["u", "v"], ["z" * 60, "w" * 60]]
+    alone = likelihood(model, tokenizer, prompts, answers, batch_size=1)
+    together = likelihood(model, tokenizer, prompts, answers)
+    np.testing.assert_allclose(together, alone, atol=1e-5, rtol=1e-6)
+
+
 def test_longer_rows_than_an_attention_window_are_read_as_by_a_plain_loop() -> None:
     model, tokenizer = make_generator("mistral"), make_tokenizer()
     scorer = AnswerScorer(model)
