@@ -18,6 +18,7 @@ from clbench.measure.capabilities import CapabilityData
 from clbench.measure.writer import Array, Writer, as_outputs, chosen_answers
 from clbench.methods.base import Method
 from clbench.models import classifier, encoding
+from clbench.models.families import output_width
 from clbench.results.cell import correct_rows, pack_rows
 from clbench.shifts.scenario import Scenario
 from clbench.tasks.metrics import right_texts, score, score_texts, told_scores
@@ -344,7 +345,7 @@ def embed_rows(
 
     def compute() -> tuple[dict[str, torch.Tensor], Facts]:
         if not len(rows):
-            return {"vectors": torch.empty(0, int(backbone.config.hidden_size))}, {}
+            return {"vectors": torch.empty(0, output_width(backbone.config))}, {}
         encoded = encoding.encode(rows, tokenizer, max_length)
         model = classifier.Classifier(backbone, {}, head_seed=lambda name: 0, pooling=pooling)
         model.to(device).eval()

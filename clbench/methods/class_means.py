@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from clbench.core.errors import SettingsError
 from clbench.core.shapes import only_shapes
 from clbench.methods.base import Frozen, Method, Phase
+from clbench.models.families import output_width
 from clbench.tasks.task import IntArray, Task
 from clbench.training.batches import Batch, TaskData
 from clbench.training.context import Context, Snapshot
@@ -359,7 +360,7 @@ class ICaRL(Method):
     def _take_means(self, stage: Stage) -> None:
         """Take the mean of the exemplars of each class, of length 1; 0 for other outputs."""
         for head, learned in self.learned.items():
-            self.means[head] = torch.zeros((len(learned), stage.model.config.hidden_size))
+            self.means[head] = torch.zeros((len(learned), output_width(stage.model.config)))
         for data in self._kept(stage):
             labels = torch.from_numpy(np.array(data.rows.labels))
             self.means[data.head].index_add_(0, labels, normalised_features(stage, data))

@@ -15,7 +15,7 @@ from clbench.core.seeds import torch_stream
 from clbench.methods.base import Method
 from clbench.models.checkpoint import load_config
 from clbench.models.classifier import TaskModel
-from clbench.models.families import usable_length
+from clbench.models.families import output_width, usable_length
 from clbench.tasks.task import Task
 from clbench.training.batches import Batch, TaskData
 from clbench.training.context import Context
@@ -211,7 +211,7 @@ class L2P(Prompted):
         model = context.model
         width = model.backbone.get_input_embeddings().weight.shape[1]
         generator = torch_stream("method", "l2p", context.seed, context.scenario)
-        sizes = {"prompts": (self.length, width), "keys": (model.config.hidden_size,)}
+        sizes = {"prompts": (self.length, width), "keys": (output_width(model.config),)}
         for name, size in sizes.items():
             values = 0.01 * torch.rand(self.pool, *size, generator=generator)  # as in their code
             model.register_parameter(name, nn.Parameter(values.to(context.device)))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from clbench.core.seeds import torch_stream
 from clbench.methods.class_means import ClosedForm, Prototypes, Sums, sums_device
+from clbench.models.families import output_width
 from clbench.training.batches import Batch
 from clbench.training.context import Context
 from clbench.training.stage import Stage
@@ -85,7 +86,7 @@ class RandomFeatures(ClosedForm):
     def setup(self, context: Context) -> None:
         """Put the random features before all heads."""
         super().setup(context)
-        heads, size = context.model.heads, int(context.model.config.hidden_size)
+        heads, size = context.model.heads, output_width(context.model.config)
         generator = torch_stream("method", "random-features", context.seed, context.scenario)
         directions, phases = self.random_map(generator, size)
         self._map = (

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from clbench.core.errors import ModelError, did_you_mean
 from clbench.models.checkpoint import load_backbone, random_model
 from clbench.models.encoding import trim_embeddings
-from clbench.models.families import Family, family_of, is_stock, only_first_token, reads_segments
+from clbench.models.families import (
+    Family,
+    family_of,
+    is_stock,
+    only_first_token,
+    output_width,
+    reads_segments,
+)
 from clbench.models.groups import LayerGroup, layer_groups_of
 from clbench.tasks.task import IntArray
 
@@ -328,7 +335,7 @@ class Classifier(TaskModel):
         generator = torch.Generator().manual_seed(seed)
         spread = float(getattr(self.config, "initializer_range", None) or 0.02)
         with torch.device("meta"):  # draws nothing from torch's own stream
-            layer = nn.Linear(int(self.config.hidden_size), width)
+            layer = nn.Linear(output_width(self.config), width)
         layer.to_empty(device="cpu")
         with torch.no_grad():
             layer.weight.normal_(0.0, spread, generator=generator)

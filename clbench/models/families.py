@@ -168,6 +168,11 @@ def usable_length(config: transformers.PreTrainedConfig) -> int | None:
     return positions
 
 
+def output_width(config: transformers.PreTrainedConfig | Any) -> int:
+    """Return the length of a token's last hidden state; some sizes of OPT project it."""
+    return int(getattr(config, "word_embed_proj_dim", None) or config.hidden_size)
+
+
 def attention_window(config: transformers.PreTrainedConfig) -> int | None:
     """Return the fewest tokens that a layer attends to; None if all of them see the whole text."""
     text = config.get_text_config()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from helpers.checkpoints import CHECKPOINTS
 from helpers.loading import ROWS, encoded
 from torch import Tensor
@@ -51,6 +52,16 @@ def batch(folder: Path, at: list[int]) -> dict[str, Tensor]:
 def test_pooling_of_two_rows(pool: Any, masked: list[Any], unmasked: list[float]) -> None:
     torch.testing.assert_close(pool(HIDDEN, MASK), torch.tensor(masked))
     torch.testing.assert_close(pool(HIDDEN, None)[0], torch.tensor(unmasked))
+
+
+def test_heads_fit_hidden_states_that_the_backbone_projects() -> None:
+    config = transformers.OPTConfig(
+        vocab_size=60, hidden_size=32, word_embed_proj_dim=16, ffn_dim=48, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=40,
+    )  # fmt: skip
+    model = Classifier(transformers.OPTModel(config), {"a": 2}, head_seed=lambda name: 0)
+    inputs = {"input_ids": torch.tensor([[3, 4]]), "attention_mask": torch.ones(1, 2).long()}
+    assert model(inputs, "a").shape == (1, 2)
 
 
 def test_the_mean_is_summed_in_float32() -> None:
