@@ -188,7 +188,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         stored = state.stateful_callbacks.get(type(self).__name__, [])
         states = [each["attributes"] for each in (stored if isinstance(stored, list) else [stored])]
         states = [each for each in states if each["curve"]]
-        own = next((each for each in states if each["scored_on"] == self.scored_on), None)
+        own = next((each for each in reversed(states) if each["scored_on"] == self.scored_on), None)
         if own is not None:
             self.curve, self.first = own["curve"], own["first"]
         elif states or any(key.startswith(PREFIX) for entry in state.log_history for key in entry):

@@ -194,6 +194,16 @@ def test_what_is_scored_may_not_change_when_a_training_resumes(
         same._resume(resumed)
 
 
+def test_the_last_state_of_several_callbacks_is_resumed() -> None:
+    one, points = watch(), [{"language": 1.0, "step": step} for step in (0, 2, 4)]
+    states = [
+        {"attributes": {"curve": points[:n], "first": {}, "scored_on": one.scored_on}}
+        for n in (1, 2, 3)  # the Trainer adds one of each callback at every checkpoint
+    ]
+    one._resume(TrainerState(stateful_callbacks={"ForgettingCallback": states}))
+    assert steps(one) == [0, 2, 4]
+
+
 @pytest.mark.parametrize(("lost", "stops"), [(4, False), (40, True)])
 def test_only_a_change_that_is_shown_stops_the_training(lost: int, stops: bool) -> None:
     callback, control = watch(limits={"features": -0.02}, action="stop"), TrainerControl()
