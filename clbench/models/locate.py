@@ -1,6 +1,7 @@
 """Locate a model (built in, in a folder or on the hub), and identify it.
 
-What is read decides the result and is in the identity; what is missing or unknown is refused.
+What is read decides the result and is in the identity; what is missing or unknown is refused,
+unless it is a hub model's pooling, which only the hub can tell: the default is used, with a note.
 Not read are whole heads of another kind than the one in use, subfolders but for pooling and chat
 templates, and other files: pickles, settings of training and of generation.
 """
@@ -9,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +218,7 @@ def _hub_folder(name: str, revision: str | None) -> Path:
 
 
 def model_file(name: str, revision: str | None, file: str) -> Path | None:
-    """Return a file of a model; None if it has none, or neither cache nor hub can tell."""
+    """Return a file of a model; None if it has none, or it `is_unknown`."""
     folder = resolve(name, revision)
     if folder is not None:
         return folder / file if (folder / file).is_file() else None
@@ -226,6 +228,17 @@ def model_file(name: str, revision: str | None, file: str) -> Path | None:
     with suppress(errors.EntryNotFoundError, errors.OfflineModeIsEnabled, OSError):
         return Path(hf_hub_download(name, file, revision=commit))
     return None
+
+
+def is_unknown(name: str, revision: str | None, file: str) -> bool:
+    """Whether neither the hub's cache nor the hub tells if a model has a file."""
+    if resolve(name, revision) is not None:
+        return False
+    from huggingface_hub import try_to_load_from_cache
+
+    known = partial(try_to_load_from_cache, name, file, revision=_hub_folder(name, revision).name)
+    # The hub's answer that there is no such file stays in the cache.
+    return known() is None and model_file(name, revision, file) is None and known() is None
 
 
 def _require_hub() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from clbench.core.errors import ModelError
 from clbench.core.files import read_file
-from clbench.models.locate import model_file
+from clbench.models.locate import is_unknown, model_file
 
 POOLINGS = {"cls": "first", "first": "first", "last": "last", "lasttoken": "last", "mean": "mean"}
 """Our name of a pooling by that of sentence-transformers or of a configuration."""
@@ -36,7 +36,13 @@ def declared_pooling(name: str, revision: str | None = None) -> str | None:
         )
     for kind, path in modules:
         if kind == "Pooling":
-            settings = _read(name, revision, f"{path}/config.json")
+            file = f"{path}/config.json"
+            if model_file(name, revision, file) is None:
+                raise ModelError(
+                    f"model {name!r}: {file}, which declares its pooling, is missing or cannot be "
+                    f"downloaded. {remedy}."
+                )
+            settings = _read(name, revision, file)
             flags = [key for key, on in settings.items() if key.startswith(MODE) and on is True]
             names = [re.sub(rf"^{MODE}|_tokens?$", "", flag) for flag in flags]
             mode = str(settings.get("pooling_mode") or "+".join(names))
@@ -48,6 +54,17 @@ def declared_pooling(name: str, revision: str | None = None) -> str | None:
             return POOLINGS[mode]
     config = _read(name, revision, "config.json")
     return POOLINGS.get(str(config.get("classifier_pooling") or config.get("summary_type")))
+
+
+def pooling_notes(name: str, revision: str | None = None) -> tuple[str, ...]:
+    """Return a note if a model's pooling is the default as nothing tells what it declares."""
+    if not is_unknown(name, revision, "modules.json"):
+        return ()
+    return (
+        f"{name}: neither the cache nor the hub tells whether it declares a pooling, in "
+        "modules.json, so the default of its kind is used. Connect once, or set pooling in "
+        "[protocol].",
+    )
 
 
 def unread_modules(name: str, revision: str | None = None) -> str:

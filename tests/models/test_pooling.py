@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.checkpoints import as_download
 
 from clbench.core.errors import ModelError
-from clbench.models.pooling import declared_pooling, unread_modules
+from clbench.models.pooling import declared_pooling, pooling_notes, unread_modules
 
 
 def pooled(folder: Path, **files: object) -> str:
@@ -67,6 +69,27 @@ def test_a_pooling_that_clbench_lacks_is_refused(
     name = pooled(tmp_path, modules=POOLING, **{POOLING_FILE: settings})
     with pytest.raises(ModelError, match=f"declares the pooling '{mode}'.*first, last or mean"):
         declared_pooling(name)
+
+
+def test_a_declaration_whose_file_is_missing_is_named(tmp_path: Path) -> None:
+    name = pooled(tmp_path, modules=POOLING)
+    with pytest.raises(ModelError, match=r"1_Pooling/config\.json, which .* is missing or cannot"):
+        declared_pooling(name)
+
+
+def test_a_pooling_that_nothing_tells_is_noted(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint()
+    assert pooling_notes(str(folder)) == ()
+    cached = as_download(folder, tmp_path, monkeypatch)
+    assert declared_pooling("someone/model") is None
+    (note,) = pooling_notes("someone/model")
+    assert "neither the cache nor the hub tells whether it declares a pooling" in note
+    absent = cached.parent.parent / ".no_exist" / cached.name / "modules.json"
+    absent.parent.mkdir(parents=True)
+    absent.touch()  # as the hub's answer is stored
+    assert pooling_notes("someone/model") == ()
 
 
 def test_a_damaged_declaration_is_named(tmp_path: Path) -> None:

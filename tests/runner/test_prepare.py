@@ -243,6 +243,14 @@ class ConstantColumn(clbench.Shift):
     assert "always the same" in cell.notes
 
 
+def test_an_unknown_pooling_is_noted_beside_the_result(
+    world: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clbench.models.pooling.is_unknown", lambda *arguments: True)
+    cell, *_ = world.run(epochs=1).cells
+    assert any("so the default of its kind is used" in note for note in cell.notes)
+
+
 def test_embeddings_that_are_not_finite_are_refused(
     world: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
