@@ -291,7 +291,10 @@ class Stage(Context):
 
     @property
     def is_sampled(self) -> bool:
-        """Whether `sample` adds a point at this step, one of `CURVE_POINTS` in a stage."""
+        """Whether `sample` adds a point at this step, one of `CURVE_POINTS` in a stage.
+
+        In a Trainer, it is every step, unless the method makes the optimizer.
+        """
         every = max(1, math.ceil(self.total_steps / CURVE_POINTS))
         return (self.done_before + self.step) % every == 0
 
