@@ -49,6 +49,8 @@ def callbacks_of_trainer() -> Any:
 def planned_steps(trainer: Trainer) -> int:
     """Return how many steps a Trainer will take; 0 where its rows cannot be counted."""
     args, rows, steps = trainer.args, trainer.train_dataset, 0
+    if getattr(args, "packing", False):  # of TRL
+        return 0
     if args.max_steps > 0:
         steps = args.max_steps
     elif isinstance(rows, Sized):

@@ -264,12 +264,14 @@ def test_a_loss_of_the_users_own_is_not_replaced_silently(tmp_path: Path) -> Non
 
 
 def test_a_trainer_needs_no_more_texts_than_it_reads(tmp_path: Path) -> None:
-    def steps(rows: Any = None, **arguments: Any) -> int:
+    def steps(rows: Any = None, packing: bool = False, **arguments: Any) -> int:
         trainer = plain_trainer(tmp_path, **arguments)
         trainer.train_dataset = trainer.train_dataset if rows is None else rows
+        trainer.args.packing = packing
         return HostedStage.of(trainer, "test", "built-in").own_steps
 
     assert steps(max_steps=3) == 3
+    assert steps(max_steps=3, packing=True) == 0  # a sequence holds an unknown number of rows
     ten = [{"labels": 0}] * 10  # in batches of 2 · 2 rows, 3 steps an epoch
     batches = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     assert steps(ten, max_steps=-1, num_train_epochs=1.5, **batches) == 5
