@@ -18,7 +18,10 @@ DISTANCE, ANNEALING = "distance", "lambda"
 DRIFT = "drift"
 """Curve of the distance to the pretrained weights, where the pretraining is the first task."""
 
-SHARES = "Means, of steps too, and range over seeds at equal shares of the stage"
+SHARES = (
+    "Mean and range over seeds; where their stages differ in length, at equal shares of them, with "
+    "the mean of the steps"
+)
 
 
 @style.in_report("forgetting curves", order=40, per="scenario")
@@ -50,9 +53,9 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
         figure,
         f"{name}: scores on the first and last task while the last one is learned, on {rows} "
         f"of each (in stages too short for that: before and after, on all rows). "
-        f"{SHARES}, {style.count_seeds(cells)}. Open marks: means of the final scores, on all "
+        f"{SHARES}; {style.count_seeds(cells)}. Open marks: means of the final scores, on all "
         "rows, after consolidation, in which methods such as wise-ft change the weights; curves "
-        "are from before it.",
+        "are from before it, but for stages too short.",
     )
 
 
@@ -107,7 +110,7 @@ def anchor_distances(results: style.Results, scenario: str | None = None) -> Fig
         + f" while {last} is learned"
         + (f", also by layer group for {grouped[0].baseline}" if grouped else "")
         + (", and λ" if annealed else "")
-        + f". {SHARES}, {style.count_seeds(used)}.",
+        + f". {SHARES}; {style.count_seeds(used)}.",
     )
 
 
@@ -135,12 +138,14 @@ def _points(cell: CellResult, curve: str, task: str | None = None) -> style.Poin
 
 
 def _aligned(series: list[style.Points]) -> list[style.Points]:
-    """Return the curves of seeds at equal shares of the stage, with mean steps, up to its end."""
+    """Return curves of seeds at equal shares of the stage that all have, with mean steps."""
     if not all(series):
         return series
     tables = [np.array(points) for points in series]
+    begin = max(table[0, 0] / (table[-1, 0] or 1.0) for table in tables)
     steps = max(tables, key=len)[:, 0]
     shares = steps / (steps[-1] or 1.0)
+    shares = shares[shares >= begin]
     steps = shares * fmean(table[-1, 0] for table in tables)
     values = [np.interp(shares * table[-1, 0], table[:, 0], table[:, 1]) for table in tables]
     return [list(zip(steps, each, strict=True)) for each in values]

@@ -20,6 +20,7 @@ from clbench.suite.scores import SCORE
 
 MANY = 8
 """Methods above which a single panel is wider, for its legend."""
+NO_RANKS = "In some scenario, no seed is common to all methods, so there are no ranks."
 
 
 @style.in_report("Old task versus new task", order=10)
@@ -233,10 +234,10 @@ def overall(results: style.Results) -> Figure:
     )
     return style.captioned(
         figure,
-        f"Over {scenarios} scenarios{missing}: mean difference from {reference}, with the "
-        "same weight for every scenario; thick lines are 95 % intervals for the mean of these "
-        "scenarios, thin ones, from five scenarios on, for others like them (cut at arrows). "
-        + (ranks if columns == 2 else "No seed is common to all methods, so there are no ranks."),
+        f"Over {scenarios} scenarios{missing}{'. Left' if columns == 2 else ''}: mean difference "
+        f"from {reference}, with the same weight for every scenario; thick lines are 95 % "
+        "intervals for the mean of these scenarios, thin ones, from five scenarios on, for others "
+        "like them (cut at arrows). " + (ranks if columns == 2 else NO_RANKS),
     )
 
 

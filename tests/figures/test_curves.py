@@ -57,4 +57,12 @@ def test_curves_of_seeds_with_stages_of_other_lengths_end_together(grid: list[in
         )
         (band,) = axes.collections
         assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(0.0)
-    assert "over seeds at equal shares of the stage" in figure.get_label()
+    assert "differ in length, at equal shares of them" in figure.get_label()
+
+
+def test_curves_begin_where_those_of_all_seeds_do() -> None:
+    """A stage too short for points has one at its end."""
+    long, short = [[0, 0.2], [30, 0.5], [60, 0.8]], [[57, 0.6]]
+    cells = [cell({"a": long, "b": long}), cell({"a": short, "b": short}, seed=1)]
+    for axes in figures.curves(cells).axes:
+        assert axes.get_lines()[0].get_xydata() == pytest.approx(np.array([(58.5, 0.7)]))

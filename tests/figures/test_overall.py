@@ -50,4 +50,4 @@ def test_without_common_seeds_there_are_no_ranks() -> None:
     assert [title.rsplit(maxsplit=2)[1:] for title in titles] == [["−", "vanilla"]] * 2
     caption = figure.get_label()
     assert "(without lwf, which lack some of them, or seeds in common with vanilla)" in caption
-    assert caption.endswith("No seed is common to all methods, so there are no ranks.")
+    assert caption.endswith("no seed is common to all methods, so there are no ranks.")
