@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
@@ -23,6 +24,8 @@ from clbench.tasks.template import Template
 
 MESSAGE = "A message."
 """Shows where a chat template puts the user's words."""
+ANSWER = "An answer."
+"""Shows what a chat template puts before the model's words."""
 SECONDS, ROWS_PER_SECOND = 10.0, 100
 """Time for a chat template to dress a message, and rows to dress in every second beyond that."""
 TODAY = datetime(2024, 7, 26)
@@ -140,9 +143,11 @@ class PromptEncoder:
         Raises a DataError if there are none.
         """
         tail = self._tail(template)
-        # A chat goes on right behind a token that begins the model's turn.
-        marks = tuple(map(str, self.tokenizer.added_tokens_decoder.values())) if self.chat else ()
-        blank = "" if not tail or tail[-1].isspace() or tail.endswith(marks) else " "
+        blank = self._gap[1] if self.chat and tail else None
+        if blank is None:
+            # Most chats go on right behind a token that begins the model's turn.
+            marks = self._added if self.chat else ()
+            blank = "" if not tail or tail[-1].isspace() or tail.endswith(marks) else " "
         plain = partial(self._plain, as_text=self._has_special([text]))
         tokens = continuation(plain, tail, blank + text)
         if not tokens:
@@ -172,12 +177,16 @@ class PromptEncoder:
         files = [folder / name for name in ("chat_template.jinja", "tokenizer_config.json")]
         return "the chat template" + next((f" in {f}" for f in files if f.is_file()), "")
 
-    def dress(self, prompts: Sequence[str]) -> list[str]:
-        """Return prompts as the user's turns of chats; the template runs in another process."""
+    def dress(self, prompts: Sequence[str], answer: str | None = None) -> list[str]:
+        """Return prompts as the user's turns of chats, with an answer behind them if one is given.
+
+        The template runs in another process.
+        """
 
         def render() -> list[str]:
-            chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
-            options: Any = {"tokenize": False, "add_generation_prompt": True}
+            turns = [] if answer is None else [{"role": "assistant", "content": answer}]
+            chats = [[{"role": "user", "content": prompt}, *turns] for prompt in prompts]
+            options: Any = {"tokenize": False, "add_generation_prompt": answer is None}
             vars(chat_template_utils)["datetime"] = SimpleNamespace(now=lambda: TODAY)
             random.seed(0)  # templates may draw, too
             return [str(self.tokenizer.apply_chat_template(chat, **options)) for chat in chats]
@@ -195,7 +204,21 @@ class PromptEncoder:
         """What the chat template puts before and after a message, and if it keeps its blanks."""
         text, spaced = self.dress([MESSAGE, f" {MESSAGE} "])
         before, _, after = text.partition(MESSAGE)
-        return before, after, f" {MESSAGE} " in spaced
+        return before, after + self._gap[0], f" {MESSAGE} " in spaced
+
+    @cached_property
+    def _gap(self) -> tuple[str, str | None]:
+        """What ends the prompts of chats: a line break or nothing; and the blank before answers.
+
+        The blank is None if the chat template does not tell it.
+        """
+        with suppress(ModelError):  # it may refuse answers
+            (prompt,), (chat,) = self.dress([MESSAGE]), self.dress([MESSAGE], ANSWER)
+            gap, answer, _ = chat.removeprefix(prompt).partition(ANSWER)
+            if answer and chat.startswith(prompt) and not gap.strip():
+                # Written answers end at a line break, so none begins with one.
+                return (gap, "") if "\n" in gap else ("", gap)
+        return "", None
 
     def _answers(
         self, texts: Sequence[str], template: Template, where: str, notes: list[str]
@@ -255,7 +278,8 @@ class PromptEncoder:
         """Return the tokens of all prompts, at most `room` each."""
         texts = list(zip(*rows.texts, strict=True))
         rendered = [template.render(row) for row in texts]
-        prompts = self._tokenise(self.dress(rendered) if self.chat else rendered)
+        dressed = [t + self._gap[0] for t in self.dress(rendered)] if self.chat else rendered
+        prompts = self._tokenise(dressed)
         special = [i for i, row in enumerate(texts) if self._has_special(row)]
         for i in special:
             prompts[i] = self._as_text(rendered[i])
@@ -309,6 +333,10 @@ class PromptEncoder:
         """The texts of special tokens; those without a role are in the decoder alone."""
         added = self.tokenizer.added_tokens_decoder.values()
         return {*self.tokenizer.all_special_tokens, *(str(t) for t in added if t.special)}
+
+    @cached_property
+    def _added(self) -> tuple[str, ...]:
+        return tuple(map(str, self.tokenizer.added_tokens_decoder.values()))
 
     def _as_text(self, prompt: str) -> Tokens:
         """Return the tokens of a prompt in which special tokens are ordinary characters."""

@@ -223,20 +223,33 @@ def test_a_chat_model_gets_its_template() -> None:
         PromptEncoder(make_tokenizer(), 60, chat=True)
 
 
+@pytest.mark.parametrize("text", ["dull", "dull " * 20, "dull <|end|> " * 9])
 @pytest.mark.parametrize(
-    ("turn", "special", "answer"),
-    [("<|a|>", True, "no"), ("<|a|>", False, "no"), ("A:", True, " no")],
+    ("turn", "special", "assistant", "answer"),
+    [
+        ("<|a|>", True, "{{ raise_exception('no') }}", "no"),
+        ("<|a|>", False, "<b>", "no"),
+        ("A:", True, "<b>", " no"),
+        ("A:\n", True, "A:\n<b>", "no"),
+        ("A:\n", True, "A:\n", "no"),
+        ("A:", True, "A:", "no"),
+        ("<|a|>", True, "<|a|>", "no"),
+        ("<|a|>", True, "<|a|> ", " no"),
+        ("<|a|>", True, "<|a|>\n", "\nno"),
+    ],
 )
-def test_an_answer_follows_the_token_of_a_turn_without_a_blank(
-    turn: str, special: bool, answer: str
+def test_an_answer_follows_a_turn_as_in_chats_else_without_a_blank_behind_its_token(
+    turn: str, special: bool, assistant: str, answer: str, text: str
 ) -> None:
-    tokenizer = make_tokenizer()
+    tokenizer, rows = make_tokenizer(), rows_of([text], [0])
     tokenizer.add_tokens([AddedToken("<|a|>", special=special, normalized=False)])
-    tokenizer.chat_template = CHAT.replace("<assistant>\n", turn)
-    rows = rows_of(["dull"], [0])
+    ends = f"{{% if m.role == 'assistant' %}}{assistant}{{% endif %}}{{{{ m.content }}}}"
+    prompt = f"{{% if add_generation_prompt %}}{turn}{{% endif %}}"
+    tokenizer.chat_template = f"{{% for m in messages %}}{ends}{{% endfor %}}{prompt}"
     encoded = PromptEncoder(tokenizer, 60, chat=True).encode(task(rows), rows, to_train=False)
-    assert tokenizer.decode(encoded.ids).endswith(turn)
-    assert text_of(encoded.candidates[0, 0]) == answer
+    tokens = encoded.candidates[0, 0]
+    assert text_of(tokens) == answer.strip("\n")  # as written answers end at a line break
+    assert tokenizer.decode([*encoded.ids, *tokens[tokens >= 0]]).endswith(turn + answer)
 
 
 def test_an_encoder_decoder_reads_the_prompt_and_writes_the_answer() -> None:
