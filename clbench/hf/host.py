@@ -190,8 +190,13 @@ class HostedStage(Stage):
         config, speaks = self.model.config, self.protocol.is_language_model
         kind, outputs = config.problem_type, getattr(config, "num_labels", 0)
         is_regression = not speaks and (kind == "regression" or (kind is None and outputs == 1))
-        # Labels of shape (b, c) are 0 or 1 for each of c classes.
-        regression = is_regression or (labels.is_floating_point() and labels.dim() == 1)
+        # Labels of shape (b, c) are 0 or 1 for each of c classes, or targets.
+        is_several = kind == "multi_label_classification" or (
+            kind is None
+            and labels.shape[1:] == (outputs,)
+            and bool((labels == labels.bool()).all())
+        )
+        regression = is_regression or (labels.is_floating_point() and not is_several)
         # An encoder-decoder reads its labels to predict them.
         if labels.dim() > 1 and speaks and not getattr(config, "is_encoder_decoder", False):
             shift = int(self.model.family.pooling == "last")

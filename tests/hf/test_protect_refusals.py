@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.checkpoints import make_checkpoint, save_generator
-from helpers.hosted import make_decoder, one_batch, plain_trainer
+from helpers.hosted import Outputs, Tuned, make_decoder, one_batch, plain_trainer
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -87,6 +87,27 @@ def test_several_labels_are_distilled_one_by_one(tmp_path: Path) -> None:
     trainer.current_gradient_accumulation_steps = 2
     with pytest.warns(UserWarning, match="2 micro-batches"):
         trainer.training_step(model, dict(inputs), torch.tensor(4))
+
+
+@pytest.mark.parametrize("labels", [[[3.5], [1.2]], [[1.0], [0.0]], [[3.5, 1.0], [1.2, 0.0]]])
+def test_several_targets_are_distilled_as_numbers(tmp_path: Path, labels: Any) -> None:
+    class Regressor(Tuned):
+        def forward(self, input_ids: Any, labels: Any = None) -> Any:
+            logits = self.classifier(self.bert(input_ids).last_hidden_state[:, 0])
+            loss = None if labels is None else torch.nn.functional.mse_loss(logits, labels)
+            return Outputs(loss=loss, logits=logits)
+
+    trainer = plain_trainer(tmp_path, max_steps=1)
+    config = trainer.model.config
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+    model = Regressor(config)  # its config keeps two labels
+    model.classifier = torch.nn.Linear(config.hidden_size, len(labels[0]))
+    trainer.model = trainer.model_wrapped = model
+    protect(trainer, "lwf", weight=3.0)
+    inputs = {"input_ids": torch.tensor([[2, 7, 3], [2, 9, 3]]), "labels": torch.tensor(labels)}
+    model.classifier.bias.data.add_(0.5)
+    protected, own = one_batch(trainer, inputs)
+    assert protected - own == pytest.approx(3.0 * 0.5**2, rel=1e-4)
 
 
 def test_other_inputs_of_masked_language_models_are_read(tmp_path: Path) -> None:
