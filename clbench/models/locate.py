@@ -1,7 +1,8 @@
 """Locate a model (built in, in a folder or on the hub), and identify it.
 
 What is read decides the result and is in the identity; what is missing or unknown is refused,
-unless it is a hub model's pooling, which only the hub can tell: the default is used, with a note.
+unless it is a hub model's pooling in modules.json, which only the hub can tell: what config.json
+says, or the default, is used, with a note.
 Not read are whole heads of another kind than the one in use, subfolders but for pooling and chat
 templates, and other files: pickles, settings of training and of generation.
 """
@@ -10,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,26 +219,34 @@ def _hub_folder(name: str, revision: str | None) -> Path:
 
 def model_file(name: str, revision: str | None, file: str) -> Path | None:
     """Return a file of a model; None if it has none, or it `is_unknown`."""
-    folder = resolve(name, revision)
-    if folder is not None:
-        return folder / file if (folder / file).is_file() else None
-    from huggingface_hub import errors, hf_hub_download
-
-    commit = _hub_folder(name, revision).name
-    with suppress(errors.EntryNotFoundError, errors.OfflineModeIsEnabled, OSError):
-        return Path(hf_hub_download(name, file, revision=commit))
-    return None
+    return _find(name, revision, file)[0]
 
 
 def is_unknown(name: str, revision: str | None, file: str) -> bool:
     """Whether neither the hub's cache nor the hub tells if a model has a file."""
-    if resolve(name, revision) is not None:
-        return False
-    from huggingface_hub import try_to_load_from_cache
+    return _find(name, revision, file)[1]
 
-    known = partial(try_to_load_from_cache, name, file, revision=_hub_folder(name, revision).name)
-    # The hub's answer that there is no such file stays in the cache.
-    return known() is None and model_file(name, revision, file) is None and known() is None
+
+def _find(name: str, revision: str | None, file: str) -> tuple[Path | None, bool]:
+    """Return a file of a model, if there is one, and whether that is unknown."""
+    folder = resolve(name, revision)
+    if folder is not None:
+        return folder / file if (folder / file).is_file() else None, False
+    from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
+
+    commit = _hub_folder(name, revision).name
+    if (known := try_to_load_from_cache(name, file, revision=commit)) is not None:
+        # The hub's answer that there is no such file stays in the cache.
+        return Path(known) if isinstance(known, str) else None, False
+    try:
+        _require_hub()
+        return Path(hf_hub_download(name, file, revision=commit)), False
+    except errors.LocalEntryNotFoundError:  # no answer; a subclass of the next
+        return None, True
+    except errors.EntryNotFoundError:
+        return None, False
+    except OSError:
+        return None, True
 
 
 def _require_hub() -> None:

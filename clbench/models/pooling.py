@@ -57,13 +57,13 @@ def declared_pooling(name: str, revision: str | None = None) -> str | None:
 
 
 def pooling_notes(name: str, revision: str | None = None) -> tuple[str, ...]:
-    """Return a note if a model's pooling is the default as nothing tells what it declares."""
+    """Return a note if nothing tells whether sentence-transformers pools a model's tokens."""
     if not is_unknown(name, revision, "modules.json"):
         return ()
     return (
         f"{name}: neither the cache nor the hub tells whether it declares a pooling, in "
-        "modules.json, so the default of its kind is used. Connect once, or set pooling in "
-        "[protocol].",
+        "modules.json, so what config.json says, or the default of its kind, is used. Connect "
+        "once, or set pooling in [protocol].",
     )
 
 

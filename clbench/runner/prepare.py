@@ -29,7 +29,6 @@ from clbench.models.checkpoint import (
 from clbench.models.encoding import EncodedRows, encode, vocabulary_of
 from clbench.models.families import attention_window, usable_length
 from clbench.models.locate import model_identity
-from clbench.models.pooling import pooling_notes
 from clbench.models.prompts import PromptEncoder
 from clbench.shifts.scenario import Scenario, build_scenario
 from clbench.suite.plan import Plan
@@ -75,8 +74,14 @@ class ScenarioPreparer:
     @classmethod
     def of(cls, plan: Plan, device: torch.device, output: Path | None = None) -> Self:
         """Return the preparer of a plan's scenarios."""
-        base, own = plan.suite.base, plan.suite.file.task
-        return cls(plan.protocol, data=plan.data, base=base, own=own, device=device, output=output)
+        return cls(
+            plan.protocol,
+            data=plan.data,
+            base=plan.suite.base,
+            own=plan.suite.file.task,
+            device=device,
+            output=output,
+        )
 
     def __post_init__(self) -> None:
         self.seed = self.protocol.data_seed
@@ -183,9 +188,6 @@ class ScenarioPreparer:
             asked = [each.rows for each in capabilities.tasks] if capabilities else []
             if protocol.kl_rows:
                 gold = [self._gold(prompts, task, protocol.kl_rows) for task in tasks]
-        notes = dict.fromkeys(note for rows in (*train, *scored, *asked) for note in rows.notes)
-        if prompts is None and protocol.pooling == "auto":
-            notes |= dict.fromkeys(pooling_notes(protocol.model, protocol.revision))
         return PreparedScenario(
             scenario,
             data(train),
@@ -196,7 +198,7 @@ class ScenarioPreparer:
             (*[None] * len(scorers), *floors),
             probed,
             writer,
-            tuple(notes),
+            tuple(dict.fromkeys(note for rows in (*train, *scored, *asked) for note in rows.notes)),
             capabilities,
             data(gold) if gold else (),
         )

@@ -85,6 +85,8 @@ def run_plan(state: RunState, listener: Listener, executor: "Executor") -> list[
         model = plan.protocol.model, plan.protocol.revision
         if not plan.protocol.is_language_model and (unread := unread_modules(*model)):
             listener.note(f"{model[0]}: {unread} in modules.json are not read.")
+        for text in dict.fromkeys(note for cell in plan.cells for note in cell.notes):
+            listener.note(text)
         if plan.keep_stages and plan.protocol.trim_embeddings:
             listener.note(TRIMMED)
         store.write_suite(plan.resolved())
@@ -384,5 +386,5 @@ def _measured(cell: Cell, prepared: PreparedScenario, finished: CellScores) -> d
         "stages": [dict(stage) for stage in stages],
         "train_seconds": sum(stage.train_seconds for stage in stages),
         "training_memory_mb": stages[-1].memory_mb,
-        "notes": [*prepared.scenario.report.notes, *finished.notes],
+        "notes": [*cell.notes, *prepared.scenario.report.notes, *finished.notes],
     }

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from clbench.core import errors
 from clbench.core.files import digest, user_path
 from clbench.models.locate import display_name, model_identity
-from clbench.models.pooling import declared_pooling
+from clbench.models.pooling import declared_pooling, pooling_notes
 from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import REFERENCE, RESERVED, Baseline, read_baseline, read_variant
 from clbench.suite.options import RunOptions
@@ -47,6 +47,8 @@ class Cell:
         Everything that decides the scores, as plain JSON values by section.
     fingerprint
         Digest of `recipe`; equal fingerprints mean equal scores on one machine.
+    notes
+        Notes on the model for its result.
     """
 
     scenario: ScenarioSpec
@@ -56,6 +58,7 @@ class Cell:
     reference_of: int | None
     recipe: Mapping[str, Any] = field(repr=False)
     fingerprint: str
+    notes: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -159,7 +162,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     """
     plugins = load_plugins(options.plugins)
     data = options.data_folder()
-    protocol = _with_pooling(options.override(suite))
+    protocol, notes = _with_pooling(options.override(suite))
     if protocol.smoke:
         # With a name of its own, it has a folder of its own and mixes with no run of the suite.
         file = suite.file.model_copy(update={"name": f"{suite.name}-smoke"})
@@ -200,8 +203,8 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
                 own = {"method": method, "seed": seed, "reference_of": reference_of}
                 recipe = {**shared, **own}
                 mark = fingerprint(shared_text | json_sections(own))
-                cell = Cell(scenario, baseline, seed, own_protocol, reference_of, recipe, mark)
-                cells.append(cell)
+                rest = own_protocol, reference_of, recipe, mark, notes
+                cells.append(Cell(scenario, baseline, seed, *rest))
     return Plan(
         suite=suite,
         cells=tuple(cells),
@@ -342,12 +345,13 @@ def _baselines(suite: Suite, options: RunOptions, problems: list[str]) -> list[B
     return baselines
 
 
-def _with_pooling(protocol: Protocol) -> Protocol:
-    """Return the protocol with the pooling that the checkpoint declares, if it is to choose."""
+def _with_pooling(protocol: Protocol) -> tuple[Protocol, tuple[str, ...]]:
+    """Return the protocol with the declared pooling, if the checkpoint is to choose, and notes."""
     if protocol.is_language_model or protocol.pooling != "auto":
-        return protocol
-    declared = declared_pooling(protocol.model, protocol.revision)
-    return protocol.model_copy(update={"pooling": declared} if declared else {})
+        return protocol, ()
+    model = protocol.model, protocol.revision
+    update = {"pooling": declared} if (declared := declared_pooling(*model)) else {}
+    return protocol.model_copy(update=update), pooling_notes(*model)
 
 
 def _recipes(

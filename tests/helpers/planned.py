@@ -56,6 +56,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         "clbench.suite.plan.model_identity", lambda name, revision=None: {"files": name}
     )
     monkeypatch.setattr("clbench.suite.plan.declared_pooling", lambda name, revision=None: None)
+    monkeypatch.setattr("clbench.suite.plan.pooling_notes", lambda name, revision=None: ())
     for name in ("a.csv", "a-dev.csv", "b.csv"):
         Path(name).write_text("text,label\nwell,1\nbad,0\n")
     Path("s.toml").write_text(SUITE)

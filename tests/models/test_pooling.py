@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.checkpoints import as_download
+from huggingface_hub import errors
 
 from clbench.core.errors import ModelError
 from clbench.models.pooling import declared_pooling, pooling_notes, unread_modules
@@ -86,10 +87,18 @@ def test_a_pooling_that_nothing_tells_is_noted(
     assert declared_pooling("someone/model") is None
     (note,) = pooling_notes("someone/model")
     assert "neither the cache nor the hub tells whether it declares a pooling" in note
-    absent = cached.parent.parent / ".no_exist" / cached.name / "modules.json"
-    absent.parent.mkdir(parents=True)
-    absent.touch()  # as the hub's answer is stored
-    assert pooling_notes("someone/model") == ()
+    answers: list[Exception] = [OSError("500"), errors.LocalEntryNotFoundError("no answer")]
+    answers.append(errors.EntryNotFoundError("404"))
+
+    def download(*arguments: object, **options: object) -> str:
+        raise answers.pop(0)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    assert pooling_notes("someone/model") == (note,)
+    assert len(answers) == 3  # as nothing is asked where the hub does not answer
+    monkeypatch.setattr("clbench.models.locate._require_hub", lambda: None)
+    assert [pooling_notes("someone/model") for _ in range(3)] == [(note,), (note,), ()]
+    assert not (cached.parent.parent / ".no_exist").exists()  # as in a cache that is only read
 
 
 def test_a_damaged_declaration_is_named(tmp_path: Path) -> None:

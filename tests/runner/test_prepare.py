@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.checkpoints import as_download
 from helpers.workspace import Workspace, measured
 
 import clbench
@@ -243,12 +245,19 @@ class ConstantColumn(clbench.Shift):
     assert "always the same" in cell.notes
 
 
-def test_an_unknown_pooling_is_noted_beside_the_result(
-    world: Workspace, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("declared", [{}, {"classifier_pooling": "mean"}])
+def test_an_unknown_pooling_is_noted_unless_it_is_set(
+    declared: dict[str, str], world: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clbench.models.pooling.is_unknown", lambda *arguments: True)
-    cell, *_ = world.run(epochs=1).cells
-    assert any("so the default of its kind is used" in note for note in cell.notes)
+    config = as_download(world.folder / "model", tmp_path / "hub", monkeypatch) / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **declared}))
+    for run, count in ("unset", 1), ("set", 0):
+        if not count:
+            text = world.suite.read_text()
+            world.suite.write_text(text.replace("[protocol]", '[protocol]\npooling = "first"'))
+        for cell in world.run(run, model="someone/model", epochs=1).cells:
+            notes = [note for note in cell.notes if "what config.json says, or the" in note]
+            assert len(notes) == count
 
 
 def test_embeddings_that_are_not_finite_are_refused(
