@@ -57,7 +57,7 @@ def prompt_tokens(
         rows = [row[:-1] or row for row in rows]
     start = end if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     if start is None and not all(rows):
-        raise DataError("likelihood: the tokenizer has no token for an empty prompt.")
+        raise DataError("the tokenizer has no token for an empty prompt. Give it some text.")
     return [row or [int(start)] for row in rows]
 
 
