@@ -38,33 +38,54 @@ def pack(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {**packed, "position_ids": torch.cat(places)[None]}
 
 
-def test_texts_are_the_same_share_of_packed_rows_and_of_padded_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parts", [1, 2])
+def test_texts_are_the_same_share_of_packed_rows_and_of_padded_ones(
+    tmp_path: Path, parts: int
+) -> None:
+    size = 4 // parts  # rows of a part
+
     def trained(packing: str, resume: str | None = None) -> Any:
         setting = make_decoder(tmp_path / "model")
         trainer = setting.trainer(
             tmp_path / packing,
             "generic-replay",
-            per_device_train_batch_size=1 if packing == "sequences" else 4,
+            per_device_train_batch_size=1 if packing == "sequences" else size,
+            gradient_accumulation_steps=parts,
             save_strategy="steps",
             save_steps=2,
         )
         if packing != "padded":
             trainer.data_collator = pack
         if packing == "sequences":
-            items = [pack(trainer.train_dataset[i : i + 4]) for i in range(0, 24, 4)]
+            items = [pack(trainer.train_dataset[i : i + size]) for i in range(0, 24, size)]
             trainer.train_dataset = [{n: v[0] for n, v in item.items()} for item in items]
-        protect(trainer, "generic-replay", share=1 / 9, text_length=16, texts=40)  # a half a step
+        options = {"share": 1 / 9, "text_length": 16, "texts": 40}  # half a text a step
+        method: Any = protect(trainer, "generic-replay", **options).method
+        trainer.rows, trainer.texts, loss, text_loss = 0, 0, method.loss, method.text_loss
+
+        def counted(stage: Any, batch: Any) -> Tensor:
+            trainer.rows += len(batch)
+            return loss(stage, batch)
+
+        def counted_texts(stage: Any, texts: Any) -> Tensor:
+            trainer.texts += len(texts["input_ids"])
+            return text_loss(stage, texts)
+
+        method.loss, method.text_loss = counted, counted_texts
         trainer.train(resume_from_checkpoint=resume)
         return trainer
 
-    padded = trained("padded").losses
-    assert trained("flat").losses == pytest.approx(padded, rel=1e-4)
-    assert trained("sequences").losses == pytest.approx(padded, rel=1e-4)
+    runs = [trained(packing) for packing in ("padded", "flat", "sequences")]
+    assert [(run.rows, run.texts) for run in runs] == [(24, 3)] * 3
+    padded = runs[0].losses
+    for run in runs[1:]:
+        assert run.losses == pytest.approx(padded, rel=1e-4)
     resumed = trained("sequences", str(tmp_path / "sequences/checkpoint-2"))
-    assert resumed.losses == pytest.approx(padded[2:], rel=1e-4)
-    assert resumed.protection.method._packed.value == 6 * 3  # batches beyond the nominal rows
+    assert resumed.losses == pytest.approx(padded[2 * parts :], rel=1e-4)
+    beyond = 24 / parts - 6  # batches beyond the nominal rows
+    assert resumed.protection.method._packed.value == beyond
     resumed.train()
-    assert resumed.protection.method._packed.value == 6 * 3  # counted anew
+    assert resumed.protection.method._packed.value == beyond  # counted anew
 
 
 def test_rows_packed_without_padding_are_counted(tmp_path: Path) -> None:
