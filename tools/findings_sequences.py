@@ -107,11 +107,12 @@ STRONG = tuple(
 )
 LOW = tuple(Claim("seq-star-low", name) for name in ("seq-star", "frozen"))
 LOWER = (*LOW, Claim("seq-star-low", "prototypes"))
+TIES = tuple(Claim("ties-retuned", name) for name in ("ties", "vanilla"))
 RETUNED = {
     FOUR: {"strong": STRONG},
     FIFTEEN: {"strong": STRONG},
     STAGE: {"low": LOW},
-    ALL: {"low": LOWER},
+    ALL: {"low": LOWER, "ties": TIES},
 }
 """Comparisons of baselines that were tuned further, declared when all other cells were known.
 

@@ -52,6 +52,7 @@ KINDS = (
     "unlisted",
     "strong",
     "low",
+    "ties",
     "costs",
     "third",
     "others",

@@ -17,6 +17,7 @@ from clbench.results.store import Store
 from clbench.suite.read import read_suite
 from tools import findings_answers as answers
 from tools import findings_page as page
+from tools import findings_smollm2
 from tools import findings_studies as studies
 from tools.findings import REFERENCE, plain
 
@@ -250,7 +251,8 @@ def test_the_table_of_studies_counts_all_kept_cells_of_findings() -> None:
     known = {f"{name}-{kind}" for name in studies.STUDIES for kind in studies.KINDS}
     folders = {path.name for path in REFERENCE.glob("findings*")} - known - studies.STUDIES.keys()
     of_no_study = {"glue-sequence", "glue-sequence-pilot"}
-    of_no_study |= {f"smollm2-{kind}" for kind in ("first", "pilot", "pilot-120", "pilot-150")}
+    of_no_study |= {f"smollm2-pilot{rows}" for rows in ("", "-120", "-150", "-240")}
+    of_no_study |= {"smollm2-first", "smollm2"}  # the latter until it has five seeds
     assert folders == {f"findings-{name}" for name in of_no_study}
 
 
@@ -263,16 +265,14 @@ def test_what_is_still_to_run_follows_from_suites_and_cells() -> None:
         return len(cells), len({*suite.methods} - methods), len({*suite.seeds} - seeds)
 
     text = " ".join(page.PAGE.read_text("utf-8").split())
-    assert not (REFERENCE / "findings-smollm2").exists()
-    short, long = (
-        Store(REFERENCE / f"findings-smollm2-pilot{n}").read().cells[0].stages for n in ("", "-150")
-    )
-    steps = read_suite("findings-smollm2").file.protocol.task_steps
+    (pilot,) = Store(REFERENCE / "findings-smollm2-pilot-240").read().cells
     size = len(read_suite("findings-smollm2").file.methods) * 5
-    stages = zip((long[0], short[1], long[-1]), steps.values(), strict=True)
-    hours = sum(size * s.train_seconds / s.steps * n for s, n in stages) / 3600
-    words = f"by its pilots {hours:.0f} core-hours of training alone)"
-    assert f"`findings-smollm2` (no cell of this version; {words}" in text
+    hours = size * sum(stage.train_seconds for stage in pilot.stages) / 3600
+    words = f"cells, not read yet; by its pilot {hours:.0f} core-hours of training alone)"
+    cells = left("findings-smollm2")[0]
+    assert f"`findings-smollm2` ({cells} of {size} {words}" in text
+    words = f"Run so far: {cells} of its {size} cells."
+    assert words in " ".join(findings_smollm2.PAGE.read_text("utf-8").split())
     assert left("findings-sequence-15")[1:] == (1, 0)
     assert "- `replay` in `findings-sequence-15` - the further seeds" in text
     assert left("findings-sequence-4-text")[1:] == (0, 0)

@@ -143,7 +143,8 @@ def test_what_the_page_says_of_methods() -> None:
         f"(`seq-star-low`), it ends at {low}: {more(itself)} above its first setting, and ahead of"
     )
     assert f"{words} that head by {more(ahead)}." in text()
-    lower = {c.reference: answer for (c, _), answer in page.retuned(page.ALL).items()}
+    retuned = page.retuned(page.ALL).items()
+    lower = {c.reference: answer for (c, _), answer in retuned if c.method == "seq-star-low"}
     assert [each.verdict for each in lower.values()] == ["better", "better", "worse"]
     words = (
         f"ends at {end}: {more(lower['seq-star'])} above its first setting, ahead of that head by"
@@ -301,3 +302,17 @@ def test_later_trials_of_the_product_of_ewc_lora_and_of_ties() -> None:
     assert f"{words} cells {plain(first)}, so these were set badly." in text()
     used = read_baseline(str(page.ALL.tuning / "ties-retuned.toml")).settings
     assert (used["scale"], used["lr_multiple"]) == (0.5, 4.0)
+
+
+def test_what_the_page_says_of_ties() -> None:
+    itself, plainly = (page.retuned(page.ALL)[claim, page.SCORE] for claim in page.TIES)
+    assert {itself.verdict, plainly.verdict} == {"better"}
+    firsts = [found(i)[Claim("ties", "vanilla"), page.SCORE] for i in (0, 1)]
+    assert {each.verdict for each in firsts} == {"no difference shown"}
+    end = plain(findings_answers.averages(page.ALL)["ties-retuned"])
+    words = f"(`ties-retuned`, ten seeds), it ends at {end}: {more(plainly)} above plain"
+    words = f"{words} fine-tuning and {more(itself)} above its first setting, whose three seeds"
+    assert words in text()
+    cells = [c for c in page.with_retuned(page.ALL) if c.baseline == "ties-retuned"]
+    assert sorted(cell.seed for cell in cells) == [*range(10)]
+    assert not any(cell.keeps_rows for cell in cells)

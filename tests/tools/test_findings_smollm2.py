@@ -257,6 +257,15 @@ def test_what_little_the_sequence_of_smollm2_has_learned() -> None:
     words = f"{start[0]} on BoolQ, where chance is .5, {start[1]} on MMLU (.25) and {start[2]} on"
     words = f"{words} IFEval, which fell to {end[2]}; COPA stayed ({start[3]} and {end[3]})."
     assert words in text()
+    (now,) = Store(REFERENCE / "findings-smollm2-pilot-240").read().cells
+    declared = read_suite("findings-smollm2").file.protocol.task_steps
+    assert [stage.steps for stage in now.stages] == [*declared.values()]
+    (one, _, _), (lost, two, _), (end, _, three) = ([plain(x or 0.0) for x in row] for row in now.R)
+    words = (
+        f"the three tasks score {one}, {two} and {three} right after each; FOMC scores {lost} after"
+    )
+    words = f"{words} BoolQ and {end} after the titles, and the loss on text ends at"
+    assert f"{words} +{plain(added(now.capabilities))}." in text()
 
 
 def test_all_that_is_compared_has_all_seeds() -> None:
