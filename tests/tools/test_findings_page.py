@@ -268,10 +268,10 @@ def test_what_is_still_to_run_follows_from_suites_and_cells() -> None:
     (pilot,) = Store(REFERENCE / "findings-smollm2-pilot-240").read().cells
     size = len(read_suite("findings-smollm2").file.methods) * 5
     hours = size * sum(stage.train_seconds for stage in pilot.stages) / 3600
-    words = f"cells, not read yet; by its pilot {hours:.0f} core-hours of training alone)"
+    words = f"cells, not compared yet; by its pilot {hours:.0f} core-hours of training alone)"
     cells = left("findings-smollm2")[0]
     assert f"`findings-smollm2` ({cells} of {size} {words}" in text
-    words = f"Run so far: {cells} of its {size} cells."
+    words = f"{cells} of its {size} cells have been run."
     assert words in " ".join(findings_smollm2.PAGE.read_text("utf-8").split())
     assert left("findings-sequence-15")[1:] == (1, 0)
     assert "- `replay` in `findings-sequence-15` - the further seeds" in text

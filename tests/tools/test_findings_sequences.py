@@ -299,7 +299,7 @@ def test_later_trials_of_the_product_of_ewc_lora_and_of_ties() -> None:
     around = {(scale, 4.0) for scale in (0.25, 1.0)} | {(0.5, rate) for rate in (2.0, 8.0)}
     assert around < {*ties}
     words = f"a scale of .5 at four times the rate scores {plain(best)}, the setting of the first"
-    assert f"{words} cells {plain(first)}, so these were set badly." in text()
+    assert f"{words} cells {plain(first)}, so it was a bad one." in text()
     used = read_baseline(str(page.ALL.tuning / "ties-retuned.toml")).settings
     assert (used["scale"], used["lr_multiple"]) == (0.5, 4.0)
 
@@ -310,9 +310,9 @@ def test_what_the_page_says_of_ties() -> None:
     firsts = [found(i)[Claim("ties", "vanilla"), page.SCORE] for i in (0, 1)]
     assert {each.verdict for each in firsts} == {"no difference shown"}
     end = plain(findings_answers.averages(page.ALL)["ties-retuned"])
-    words = f"(`ties-retuned`, ten seeds), it ends at {end}: {more(plainly)} above plain"
-    words = f"{words} fine-tuning and {more(itself)} above its first setting, whose three seeds"
-    assert words in text()
+    words = f"it ends at {end}: {more(plainly)} above plain fine-tuning and, on the three seeds"
+    assert f"{words} that both have, {more(itself)} above its first setting, of which" in text()
+    assert (plainly.pairs, itself.pairs) == (10, 3)
     cells = [c for c in page.with_retuned(page.ALL) if c.baseline == "ties-retuned"]
     assert sorted(cell.seed for cell in cells) == [*range(10)]
     assert not any(cell.keeps_rows for cell in cells)
