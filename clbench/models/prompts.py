@@ -74,7 +74,7 @@ class PromptEncoder:
             return
         if not self.tokenizer.chat_template:
             raise ModelError("the tokenizer has no chat template. Set chat = false in [protocol].")
-        if (found := self.dress([MESSAGE])[0].count(MESSAGE)) != 1:
+        if (found := self._rendered([MESSAGE])[0].count(MESSAGE)) != 1:
             raise ModelError(
                 f"{self._template} contains the user's message {found} times instead of once. "
                 f"{self.remedy}"
@@ -177,10 +177,14 @@ class PromptEncoder:
         files = [folder / name for name in ("chat_template.jinja", "tokenizer_config.json")]
         return "the chat template" + next((f" in {f}" for f in files if f.is_file()), "")
 
-    def dress(self, prompts: Sequence[str], answer: str | None = None) -> list[str]:
-        """Return prompts as the user's turns of chats, with an answer behind them if one is given.
+    def dress(self, prompts: Sequence[str]) -> list[str]:
+        """Return prompts as the user's turns of chats, up to where an answer begins."""
+        return [text + self._gap[0] for text in self._rendered(prompts)]
 
-        The template runs in another process.
+    def _rendered(self, prompts: Sequence[str], answer: str | None = None) -> list[str]:
+        """Return chats of prompts, with an answer if one is given, from the template.
+
+        It runs in another process.
         """
 
         def render() -> list[str]:
@@ -204,7 +208,7 @@ class PromptEncoder:
         """What the chat template puts before and after a message, and if it keeps its blanks."""
         text, spaced = self.dress([MESSAGE, f" {MESSAGE} "])
         before, _, after = text.partition(MESSAGE)
-        return before, after + self._gap[0], f" {MESSAGE} " in spaced
+        return before, after, f" {MESSAGE} " in spaced
 
     @cached_property
     def _gap(self) -> tuple[str, str | None]:
@@ -213,7 +217,7 @@ class PromptEncoder:
         The blank is None if the chat template does not tell it.
         """
         with suppress(ModelError):  # it may refuse answers
-            (prompt,), (chat,) = self.dress([MESSAGE]), self.dress([MESSAGE], ANSWER)
+            (prompt,), (chat,) = self._rendered([MESSAGE]), self._rendered([MESSAGE], ANSWER)
             gap, answer, _ = chat.removeprefix(prompt).partition(ANSWER)
             if answer and chat.startswith(prompt) and not gap.strip():
                 # Written answers end at a line break, so none begins with one.
@@ -278,8 +282,7 @@ class PromptEncoder:
         """Return the tokens of all prompts, at most `room` each."""
         texts = list(zip(*rows.texts, strict=True))
         rendered = [template.render(row) for row in texts]
-        dressed = [t + self._gap[0] for t in self.dress(rendered)] if self.chat else rendered
-        prompts = self._tokenise(dressed)
+        prompts = self._tokenise(self.dress(rendered) if self.chat else rendered)
         special = [i for i, row in enumerate(texts) if self._has_special(row)]
         for i in special:
             prompts[i] = self._as_text(rendered[i])

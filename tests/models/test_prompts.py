@@ -246,9 +246,11 @@ def test_an_answer_follows_a_turn_as_in_chats_else_without_a_blank_behind_its_to
     ends = f"{{% if m.role == 'assistant' %}}{assistant}{{% endif %}}{{{{ m.content }}}}"
     prompt = f"{{% if add_generation_prompt %}}{turn}{{% endif %}}"
     tokenizer.chat_template = f"{{% for m in messages %}}{ends}{{% endfor %}}{prompt}"
-    encoded = PromptEncoder(tokenizer, 60, chat=True).encode(task(rows), rows, to_train=False)
+    chats = PromptEncoder(tokenizer, 60, chat=True)
+    encoded = chats.encode(task(rows), rows, to_train=False)
     tokens = encoded.candidates[0, 0]
     assert text_of(tokens) == answer.strip("\n")  # as written answers end at a line break
+    assert chats.dress([text])[0].endswith(turn + "\n" * answer.startswith("\n"))
     assert tokenizer.decode([*encoded.ids, *tokens[tokens >= 0]]).endswith(turn + answer)
 
 
