@@ -38,13 +38,14 @@ def curves(results: style.Results, scenario: str | None = None) -> Figure:
     labels = style.short_labels([first, last])
     figure, grid = style.panels(2, width=4.2)
     after = 1.06 * max(cell.stages[-1].steps for cell in cells)
-    for axes, task, key, word in zip(grid, (first, last), keys, ("old", "new"), strict=True):
+    sides = zip(grid, (first, last), keys, ("old", "new"), (0, -1), strict=True)
+    for axes, task, key, word, column in sides:
         for method, some in style.by_scenario(cells)[name].items():
             series = [_points(cell, "scores", key) for cell in some]
             style.draw_over_seeds(axes, _aligned(series), looks[method])
-            scores = np.array([cell.R[-1] for cell in some], float)[:, 0 if word == "old" else -1]
+            score = fmean(cell.R[-1][column] or 0.0 for cell in some)
             color, mark, scale, _ = looks[method]
-            axes.plot([after], [scores.mean()], mark, ms=6 * scale, color=color, mfc="white")
+            axes.plot([after], [score], mark, ms=6 * scale, color=color, mfc="white")
         _frame(axes, f"{word} task: {labels[task]}", f"step on {labels[last]}", "score")
     style.legend(figure, looks)
     limit = cells[0].settings.get("protocol", {}).get("curve_rows")
