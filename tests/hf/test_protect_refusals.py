@@ -47,13 +47,19 @@ def test_classifiers_whose_losses_are_added_up_are_warned_of(tmp_path: Path) -> 
         trainer.train()
 
 
-def test_regression_with_whole_numbers_is_distilled(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint("bert", tmp_path / "model")
+def trainer_of_outputs(folder: Path, outputs: int) -> tuple[Any, Any]:
+    """Return a Trainer of a BERT with so many outputs and without dropout, and this model."""
+    checkpoint = make_checkpoint("bert", folder / "model")
     model = AutoModelForSequenceClassification.from_pretrained(
-        checkpoint, num_labels=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        checkpoint, num_labels=outputs, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
-    trainer = plain_trainer(tmp_path)
+    trainer = plain_trainer(folder)
     trainer.model = trainer.model_wrapped = model
+    return trainer, model
+
+
+def test_regression_with_whole_numbers_is_distilled(tmp_path: Path) -> None:
+    trainer, model = trainer_of_outputs(tmp_path, 1)
     protect(trainer, "lwf", weight=3.0)
     inputs = {"input_ids": torch.tensor([[2, 7, 3], [2, 9, 3]]), "labels": torch.tensor([1, 4])}
     before = model.train()(inputs["input_ids"]).logits.detach()
@@ -69,12 +75,7 @@ def test_regression_with_whole_numbers_is_distilled(tmp_path: Path) -> None:
 
 
 def test_several_labels_are_distilled_one_by_one(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint("bert", tmp_path / "model")
-    model = AutoModelForSequenceClassification.from_pretrained(
-        checkpoint, num_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
-    trainer = plain_trainer(tmp_path)
-    trainer.model = trainer.model_wrapped = model
+    trainer, model = trainer_of_outputs(tmp_path, 3)
     protect(trainer, "lwf", weight=3.0, temperature=2.0)
     labels = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
     inputs = {"input_ids": torch.tensor([[2, 7, 3], [2, 9, 3]]), "labels": labels}
