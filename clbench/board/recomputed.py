@@ -15,7 +15,7 @@ from clbench.core.errors import ClbenchError, count, join_names, named
 from clbench.models.locate import model_identity
 from clbench.results.cell import TOLERANCE, plain, unpack_rows
 from clbench.results.score_tables import scores_frame, to_csv
-from clbench.suite.plan import fingerprint, json_sections
+from clbench.suite.recipe import fingerprint, json_sections
 from clbench.tasks.corpus import corpus_identity
 from clbench.tasks.metrics import METRICS
 from clbench.tasks.registry import task_identity, task_metrics

@@ -17,8 +17,8 @@ from clbench.results.archive import ARCHIVE, CELL, strange_members
 from clbench.results.cell import CellResult, plain
 from clbench.results.resume import first_difference
 from clbench.suite.baselines import read_baseline
-from clbench.suite.plan import protocol_of, protocol_section
 from clbench.suite.read import packaged_files, read_suite
+from clbench.suite.recipe import protocol_of, protocol_section
 from clbench.tasks.registry import TASKS
 from clbench.training.protocol import BY_TASK
 

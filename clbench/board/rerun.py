@@ -17,7 +17,7 @@ from clbench.board.submission import Outcome, Submission
 from clbench.core.errors import ClbenchError, named
 from clbench.core.files import digest
 from clbench.results.resume import first_difference
-from clbench.suite.plan import RECIPE_VERSION
+from clbench.suite.recipe import RECIPE_VERSION
 
 
 def draw(submission: Submission, number: int, salt: str = "") -> list[str]:

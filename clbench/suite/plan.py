@@ -1,36 +1,33 @@
-"""The plan of a run: the cells of a suite under the options of a command, with recipes."""
+"""The plan of a run: the cells of a suite under the options of a command."""
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from clbench.core import errors
-from clbench.core.files import digest, user_path
-from clbench.models.locate import display_name, model_identity
+from clbench.core.files import user_path
+from clbench.models.locate import display_name
 from clbench.models.pooling import declared_pooling, pooling_notes
-from clbench.shifts.base import SHIFTS
 from clbench.suite.baselines import REFERENCE, RESERVED, Baseline, read_baseline, read_variant
 from clbench.suite.options import RunOptions
-from clbench.suite.plugins import Plugin, load_plugins, source_digest
+from clbench.suite.plugins import Plugin, load_plugins
 from clbench.suite.read import Suite, raise_errors
+from clbench.suite.recipe import (
+    fingerprint,
+    json_sections,
+    own_recipe,
+    protocol_of,
+    shared_recipes,
+)
 from clbench.suite.schema import Question, ScenarioSpec
 from clbench.suite.scores import SCORE
 from clbench.suite.sweeps import dial_points
 from clbench.suite.validation import check_methods, check_shifts, stages_of, unknown_names
-from clbench.tasks.corpus import corpus_identity
-from clbench.tasks.metrics import METRICS, TEXT_METRICS
-from clbench.tasks.registry import TASKS, task_identity, template_identity
-from clbench.training.protocol import BY_TASK, Protocol
+from clbench.training.protocol import Protocol
 
 Named = TypeVar("Named", Baseline, ScenarioSpec)
-RECIPE_VERSION = 5
-"""Increase it when a change of clbench changes scores: finished cells then become outdated."""
-VERSIONS = {"icarl": 2}
-"""The same for the cells of single methods of clbench, by name; others have version 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +174,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
     if references:
         # The settings of a shift decide how many tasks a scenario has.
         check_shifts(suite, scenarios)
-    shared_recipe = _recipes(suite, protocol, data)
+    shared_recipe = shared_recipes(suite, protocol, data)
     given = range(options.looks[-1]) if isinstance(options.seeds, str) else options.seeds
     seeds = suite.file.seeds[: 1 if protocol.smoke else None] if given is None else given
     cells = []
@@ -193,14 +190,7 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
             methods.append((reference, task))
         for seed in seeds:
             for baseline, reference_of in methods:
-                method: dict[str, Any] = {
-                    "name": baseline.method,
-                    "settings": dict(baseline.settings),
-                    "source": baseline.digest,
-                }
-                if baseline.digest is None and baseline.method in VERSIONS:
-                    method["version"] = VERSIONS[baseline.method]
-                own = {"method": method, "seed": seed, "reference_of": reference_of}
+                own = own_recipe(baseline, seed, reference_of)
                 recipe = {**shared, **own}
                 mark = fingerprint(shared_text | json_sections(own))
                 rest = own_protocol, reference_of, recipe, mark, notes
@@ -217,28 +207,6 @@ def make_plan(suite: Suite, options: RunOptions = RunOptions()) -> Plan:  # noqa
         looks=options.looks,
         keep_stages=options.keep_stages,
     )
-
-
-def protocol_of(scenario: ScenarioSpec, protocol: Protocol) -> Protocol:
-    """Return the protocol of a scenario's cells: that of a run, with one pass if it is online."""
-    # Before its settings are checked, that is all that is known of them.
-    return protocol.one_pass() if scenario.settings.get("online") is True else protocol
-
-
-def protocol_section(scenario: ScenarioSpec, protocol: Protocol) -> dict[str, Any]:
-    """Return a scenario's protocol as recipes hold it, without values of other tasks."""
-    values = protocol.model_dump(mode="json", exclude={"model", "revision", "corpus"})
-    for key in BY_TASK:
-        by_task, tasks = values[key].items(), _possible_tasks(scenario)
-        values[key] = {name: v for name, v in by_task if name.partition("[")[0] in tasks}
-    return values
-
-
-def _possible_tasks(scenario: ScenarioSpec) -> tuple[str, ...]:
-    """Return what may name a task: with a shift of a plug-in, any text in the settings."""
-    shift = scenario.shift
-    is_own = shift in SHIFTS and source_digest(SHIFTS.where(shift)) is None
-    return scenario.task_names if is_own else scenario.texts
 
 
 def _check_question(
@@ -283,18 +251,6 @@ def _check_scores(suite: Suite, protocol: Protocol, references: bool | str) -> N
                     f"{errors.display_path(suite.path)}: [question] scores: this run will not have "
                     f"{name!r}. {need.remedy}"
                 )
-
-
-def json_sections(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """Return the sections of a recipe as JSON, for `fingerprint`."""
-    encode = json.JSONEncoder(sort_keys=True).encode
-    return {name: encode(section) for name, section in recipe.items()}
-
-
-def fingerprint(sections: Mapping[str, str]) -> str:
-    """Return the digest of a recipe, given as the JSON of its sections."""
-    text = ", ".join(f'"{name}": {sections[name]}' for name in sorted(sections))
-    return digest(f"{{{text}}}")
 
 
 def validate(plan: Plan, cells: Iterable[Cell]) -> None:
@@ -352,49 +308,3 @@ def _with_pooling(protocol: Protocol) -> tuple[Protocol, tuple[str, ...]]:
     model = protocol.model, protocol.revision
     update = {"pooling": declared} if (declared := declared_pooling(*model)) else {}
     return protocol.model_copy(update=update), pooling_notes(*model)
-
-
-def _recipes(
-    suite: Suite, protocol: Protocol, data: Path | None
-) -> Callable[[ScenarioSpec, Protocol], dict[str, Any]]:
-    """Return a function from a scenario and its protocol to what the recipes of its cells share.
-
-    The recipe identifies models, tasks and corpora by their contents, not their paths.
-    """
-    base, own = suite.base, suite.file.task
-    model = model_identity(protocol.model, protocol.revision)
-    corpus = corpus_identity(protocol.corpus)
-    template = cache(partial(template_identity, own=own))
-    identity = cache(partial(task_identity, data=data, base=base, own=own))
-
-    def recipe(scenario: ScenarioSpec, protocol: Protocol) -> dict[str, Any]:
-        tasks = [name for name in _possible_tasks(scenario) if name in own or name in TASKS]
-        values = protocol_section(scenario, protocol)
-        # Metrics of clbench have no digest and are not part of the recipe.
-        metrics = {
-            name: code
-            for name in values["task_metric"].values()
-            if name not in TEXT_METRICS and (code := source_digest(METRICS.where(name)))
-        }
-        files = {  # that the settings name, such as a saved split
-            key: digest(base / value)
-            for key, value in scenario.settings.items()
-            if isinstance(value, str) and Path(value).suffix and (base / value).is_file()
-        }
-        asked = {name: [identity(name), template(name)] for name in protocol.capability_tasks}
-        speaks = protocol.is_language_model
-        return {
-            "version": RECIPE_VERSION,
-            "scenario": {"name": scenario.name, "shift": scenario.shift, **scenario.settings},
-            "shift": source_digest(SHIFTS.where(scenario.shift)),
-            "files": files,
-            "tasks": {name: identity(name) for name in tasks},
-            **({"templates": {name: template(name) for name in tasks}} if speaks else {}),
-            **({"capability_tasks": asked} if asked else {}),
-            **({"metrics": metrics} if metrics else {}),
-            "model": model,
-            "corpus": corpus,
-            "protocol": values,
-        }
-
-    return recipe

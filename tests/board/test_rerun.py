@@ -26,7 +26,7 @@ from clbench.board.submission import Outcome, Submission
 from clbench.board.submit import submit
 from clbench.board.verify import verify
 from clbench.core.errors import RunFolderError
-from clbench.suite.plan import VERSIONS
+from clbench.suite.recipe import VERSIONS
 
 QUICK = Path(__file__).parents[2] / "results" / "reference" / "quick"
 

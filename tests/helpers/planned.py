@@ -53,7 +53,7 @@ Make = Callable[..., Plan]
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "clbench.suite.plan.model_identity", lambda name, revision=None: {"files": name}
+        "clbench.suite.recipe.model_identity", lambda name, revision=None: {"files": name}
     )
     monkeypatch.setattr("clbench.suite.plan.declared_pooling", lambda name, revision=None: None)
     monkeypatch.setattr("clbench.suite.plan.pooling_notes", lambda name, revision=None: ())

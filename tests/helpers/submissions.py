@@ -15,7 +15,7 @@ from clbench.results.cell import CellResult, pack_rows, unpack_rows
 from clbench.results.score_tables import scores_frame, to_csv
 from clbench.results.scores import scores_of
 from clbench.results.store import Store
-from clbench.suite.plan import fingerprint, json_sections
+from clbench.suite.recipe import fingerprint, json_sections
 
 Change = Callable[[dict[str, Any]], None]
 

@@ -22,8 +22,9 @@ from clbench.core.errors import (
 )
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
-from clbench.suite.plan import VERSIONS, make_plan, validate
+from clbench.suite.plan import make_plan, validate
 from clbench.suite.read import read_suite
+from clbench.suite.recipe import VERSIONS
 from clbench.suite.scores import SCORE, Need, Score, Steps
 
 
@@ -287,8 +288,8 @@ def test_planning_imports_nothing_heavy(make: Make) -> None:
         "from clbench.suite.read import read_suite\n"
         "from clbench.suite.options import RunOptions\n"
         "from clbench.suite.plan import make_plan\n"
-        "import clbench.suite.plan as plan\n"
-        "plan.model_identity = lambda name, revision=None: {}\n"
+        "import clbench.suite.recipe as recipe\n"
+        "recipe.model_identity = lambda name, revision=None: {}\n"
         "make_plan(read_suite('s.toml'), RunOptions())\n"
         "heavy = {'torch', 'transformers', 'datasets', 'sklearn', 'pandas', 'matplotlib', 'ray'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
