@@ -23,7 +23,7 @@ from tools.findings_smollm2 import RATES
 FOLDER = REFERENCE / "findings-smollm2"
 TASKS = ("FOMC", "BoolQ", "titles")
 FIRST = (*RATES, "wise-ft", "ewc-fewer", "replay", "lora-fast", "generic-replay-tenth", "dft")
-LATER = ("kl-anchor", "self-replay-tenth", "asft")
+LATER = ("kl-anchor", "self-replay-tenth", "asft", "self-replay-half")
 """Baselines that were run after `FIRST`, as the suite declares."""
 LOST = ("text_loss_added", "mean_forgetting")
 """The primary and the secondary score, of what is lost; less is better."""

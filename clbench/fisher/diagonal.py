@@ -66,7 +66,8 @@ def diagonal_fisher(
         function of model and batch that returns the loss of each example, shape (b,), none of
         which may depend on other examples. This is fast if it calls the model on the whole batch.
     mode
-        ``sampled``: labels drawn from the model, an unbiased estimate of the Fisher information.
+        ``sampled``: labels drawn from the model, an unbiased estimate of the Fisher information;
+        where an example's loss is the mean over m tokens, of 1/m² of it.
         ``empirical``: true labels. ``batched``: squared gradient of a batch's mean loss, averaged
         over batches; another quantity, smaller by about the batch size (van de Ven 2025,
         section 3).

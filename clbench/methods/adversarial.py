@@ -100,7 +100,7 @@ class Smart(Method):
         How the noise is bounded. ``box``: each element within ±`epsilon`, as printed in
         algorithm 1; at the printed 1e-5 the smoothness term is almost 0. ``unit``: the noise
         of each token is scaled to a largest absolute value of 1, as in the authors' public
-        code, which has no ε.
+        code, which has no ε, but adds the gradient as it is (of one direction of the divergence).
     epsilon
         Largest absolute value of the noise with the projection ``box``.
     step_size

@@ -48,7 +48,8 @@ class RecAdam(Method):
         Where the backbone starts: at the ``pretrained`` weights, or at ``random`` ones from
         which the first stage recalls (the paper's choice, section 4.1 and table 2).
     annealing
-        Shape of λ(t): ``sigmoid`` (the paper's), ``linear`` or ``constant`` (1/2).
+        Shape of λ(t): ``sigmoid`` (the paper's), ``linear`` or ``constant`` (1/2; in the authors'
+        code 1, which is plain Adam).
     k, t0
         Steepness, in 1/steps, and midpoint, in steps, of the sigmoid.
     gamma
@@ -180,8 +181,8 @@ class Mixout(Method):
     ``u + m·(w − u)/(1 − p)`` with m = 0 at probability p and 1 otherwise, whose mean
     is w (Lee, Cho & Kang 2020, section 3). Every element of the matrices of dense layers draws
     its own m, as the paper reads; in the authors' code all output units of a layer share those
-    of their inputs. As there, biases, normalisation, embedding tables and heads are not mixed,
-    and mixout replaces dropout.
+    of their inputs, and gradients lack the factor 1/(1 − p). As there, biases, normalisation,
+    embedding tables and heads are not mixed, and mixout replaces dropout.
 
     Attributes
     ----------

@@ -124,8 +124,8 @@ class KLAnchor(Method):
     """Penalise the divergence of next-token distributions from those of the base model.
 
     Adds ``weight·KL(base ‖ model)``, the mean over tokens, without dropout in the base model: the
-    distillation of Li & Hoiem 2016 with the pretrained model as the teacher, here over tokens that
-    the task does not train. Needs a language model.
+    distillation of Li & Hoiem 2016 with the pretrained model as the teacher, here at temperature 1
+    and over tokens that the task does not train. Needs a language model.
 
     Attributes
     ----------

@@ -36,7 +36,8 @@ class EWC(PullingMethod):
     half
         Whether the penalty has the factor f = ½, as in eq. 3; else f = 1.
     mode
-        ``sampled``: labels drawn from the model, row by row (the Fisher information);
+        ``sampled``: labels drawn from the model, row by row (the Fisher information; for answers
+        of m tokens, whose loss is a mean, 1/m² of it);
         ``empirical``: the true labels; ``batched``: squared gradients of batches of
         the protocol's size, smaller by about that size (van de Ven 2025).
     examples
@@ -113,8 +114,9 @@ class EWCOnline(EWC):
     """Pull towards the previous task's weights, with a decaying sum of Fisher information.
 
     ``F ← γF + F_new``, and the anchor is the weights after the previous task (Schwarz et al.
-    2018, section 3.2, eq. 9; Huszár 2018). F_new is 0 for a head that the task does not use.
-    With two tasks it equals `ewc`.
+    2018, section 4, eq. 8 and 9; Huszár 2018). There, the penalty is weighted by γF and each
+    F_new is normalised first, which is left out here. F_new is 0 for a head that the task does
+    not use. With two tasks it equals `ewc`.
 
     Attributes
     ----------

@@ -66,7 +66,8 @@ class SelfReplay(OnPolicy, TextReplay):
 
     Marek et al. 2026 (arXiv 2605.26097) keep a model's distributions in its own samples by a
     divergence. The next-token loss used here has the same gradient, in the mean and at temperature
-    1, as KL(model before the stage ‖ model). Other attributes are those of `TextReplay`.
+    1, as KL(model before the stage ‖ model); they compare both. Other attributes are those of
+    `TextReplay`.
 
     Attributes
     ----------

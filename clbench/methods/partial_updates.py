@@ -334,8 +334,9 @@ class OSF(Method):
     become (I − UUᵀ)·G·(I − VVᵀ), and so does the change of the matrix after every step, because
     Adam would leave the complement: W keeps mapping V as it did. Embeddings, norms and biases are
     frozen meanwhile. The paper trains the factors of the remaining directions, which reach the
-    same matrices; here, the matrix itself is trained. Nothing is kept between stages. The package
-    peft projects the gradients only, so that Adam's steps leave the complement.
+    same matrices; here, the matrix itself is trained. Nothing is kept between stages. The authors'
+    code and the package peft project the gradients only, so that Adam's steps leave the
+    complement; the authors' code also trains embeddings, norms and undecomposed matrices.
 
     Attributes
     ----------

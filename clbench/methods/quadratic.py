@@ -191,7 +191,8 @@ class L2SP(PullingMethod):
     """Pull pretrained weights towards their starting point and new heads towards zero.
 
     Adds the gradient of ``α/2·‖θ − θ0‖² + β/2·‖θ_new‖²`` (Li, Grandvalet & Davoine 2018,
-    section 3), for biases and normalisation too. A head has no pretrained weights, so the
+    section 3), for biases and normalisation too, which the authors' code leaves out by default. A
+    head has no pretrained weights, so the
     head in training counts as new, even where tasks share it.
 
     Attributes

@@ -69,9 +69,9 @@ class ASFT(DFT):
     """Weight tokens as DFT does, and stay near the base model's distributions there.
 
     Adds ``weight·KL(base ‖ model)`` over the vocabulary, the mean over the same tokens, as the
-    authors' code does (Zhu et al. 2025, arXiv 2509.23753); equation 6 has KL(model ‖ base). The
-    base model is evaluated without dropout at each step. The curve ``divergence`` is the mean of
-    the divergence.
+    authors' code does (Zhu et al. 2025, arXiv 2509.23753; equation 6 of their first version has
+    KL(model ‖ base)). The base model is evaluated without dropout at each step. The curve
+    ``divergence`` is the mean of the divergence.
 
     Attributes
     ----------
