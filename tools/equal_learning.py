@@ -72,6 +72,7 @@ def against(
     steps: Mapping[str, float],
     lower_is_better: Sequence[str],
     alpha: float = ALPHA,
+    margin: float = 0.0,
 ) -> dict[tuple[str, str, str], Comparison]:
     """Return what differs between baselines by score, reference and baseline.
 
@@ -89,6 +90,8 @@ def against(
         Scores of which less is better.
     alpha
         Error rate of the family.
+    margin
+        Differences within it are equivalent; 0 for none.
     """
     groups = {}
     for score, step in steps.items():
@@ -98,7 +101,7 @@ def against(
                 name: Differences(tuple(own[name] - own[reference]), step) for name in names
             }
     lower = [key for key in groups if key[0] in lower_is_better]
-    found = compare(groups, alpha=alpha, lower_is_better=lower)
+    found = compare(groups, alpha=alpha, margin=margin, lower_is_better=lower)
     return {(*key, name): each for (key, name), each in found.items()}
 
 

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import matplotlib
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -294,7 +295,8 @@ def kept(
         values: Values = {}
         for cell in cells:
             by_scenario = values.setdefault(cell.baseline, {})
-            by_scenario.setdefault(cell.scenario, {})[cell.seed] = cell.R[-1][task] or 0.0
+            end = np.array(cell.R[-1], np.float64)  # NaN where there is no score
+            by_scenario.setdefault(cell.scenario, {})[cell.seed] = float(end[task])
         for method in methods:
             everything = [x for seeds in values[method].values() for x in seeds.values()]
             means[title, method] = fmean(everything)

@@ -73,7 +73,9 @@ def strongest(study: pairs.Study) -> str:
     sums: dict[str, list[float]] = {}
     for cell in study.read()[0]:
         if cell.control and not cell.keeps_rows:
-            sums.setdefault(cell.baseline, []).append(cell.scores["p"] or 0.0)
+            score = cell.scores["p"]
+            assert score is not None
+            sums.setdefault(cell.baseline, []).append(score)
     return max(sums, key=lambda name: fmean(sums[name]))
 
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from clbench.results.cell import cell_scores
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.suite.baselines import read_baseline
+from clbench.suite.schema import Question
 from clbench.suite.sweeps import own_values
 from tools import findings_decoder as untuned
 from tools.equal_learning import at_equal_learning, complete, shown_comparison, shown_on_curve
@@ -77,7 +78,7 @@ def against_vanilla() -> dict[tuple[str, str], Comparison]:
             name: Differences(tuple(values[name] - values[REFERENCE_METHOD]), step)
             for name in methods()
         }
-    return compare(groups)
+    return compare(groups, margin=Question().margin)
 
 
 @cache

@@ -16,6 +16,7 @@ from clbench.results.cell import CellResult, cell_scores, steps_by_scenario
 from clbench.results.statistics import Comparison
 from clbench.results.store import Store
 from clbench.suite.read import read_suite
+from clbench.suite.schema import Question
 from tools.equal_learning import (
     against,
     at_equal_learning,
@@ -96,7 +97,8 @@ def against_rates() -> dict[tuple[str, str, str], Comparison]:
 
     All intervals hold jointly.
     """
-    return against(compared(), dict.fromkeys(RATES, (*LORA,)), steps(), ["lost"])
+    pairs = dict.fromkeys(RATES, (*LORA,))
+    return against(compared(), pairs, steps(), ["lost"], margin=Question().margin)
 
 
 def tables() -> dict[str, str]:

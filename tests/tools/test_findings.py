@@ -12,7 +12,7 @@ from helpers.report_runs import cells
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, controls_frame
 from clbench.results.score_tables import overall_frame
-from clbench.results.statistics import Comparison, summarise
+from clbench.results.statistics import Comparison
 from clbench.results.store import Store
 from clbench.suite.schema import Question
 from tools import findings
@@ -175,15 +175,13 @@ def test_a_later_recall_is_not_shown_to_help() -> None:
     assert {cell.settings["method"]["t0"] for cell in late} == {1000.0}
     tuned = next(c for c in study("minilm") if c.baseline == "recadam").settings["method"]
     assert all(cell.settings["method"] == {**tuned, "t0": 1000.0} for cell in late)
-    shown, both = [], ("sst2-mrpc", "mrpc-sst2")
-    for task in (0, 1):
-        of = {(c.baseline, c.scenario, c.seed): c.R[-1][task] or 0.0 for c in cells}
-        by_seed = [
-            fmean(of["recadam-late", s, n] - of["low-rate-recadam", s, n] for s in both)
-            for n in range(5)
-        ]
-        found = summarise(by_seed)
-        shown.append(findings.interval(found.mean, found.low, found.high))
+    claim = Claim("recadam-late", "low-rate-recadam")
+    found = findings.answers(cells, Question().margin, [claim])
+    assert {each.verdict for each in found.values()} == {"no difference shown"}
+    shown = [
+        findings.interval(each.difference, each.difference_low, each.difference_high)
+        for each in found.values()
+    ]
     assert "is shown either: {} on the old task and {} on the new one".format(*shown) in text()
 
 
