@@ -5,11 +5,9 @@ python -m tools.findings_sequences
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -17,8 +15,7 @@ from clbench.results.cell import CellResult, correct_after
 from clbench.results.score_tables import marks, means, score_rows
 from clbench.results.statistics import Comparison, Floats, crossed_interval
 from clbench.results.store import Store
-from clbench.suite.baselines import read_baseline
-from clbench.suite.sweeps import own_values
+from tools.equal_learning import shown_comparison
 from tools.findings import (
     REFERENCE,
     ROOT,
@@ -26,12 +23,11 @@ from tools.findings import (
     Study,
     answers,
     filled,
-    interval,
     plain,
-    setting,
     signed,
     table,
 )
+from tools.findings_trials import settings_table, trials_table
 
 PAGE = ROOT / "docs" / "findings-sequences.md"
 SCORE = "average"
@@ -152,10 +148,7 @@ def claims_table() -> str:
 
 def text(answer: Comparison | None) -> str:
     """Return a difference with its interval and its verdict; nothing without an answer."""
-    if answer is None:
-        return ""
-    shown = interval(answer.difference, answer.difference_low, answer.difference_high)
-    return shown if answer.verdict.startswith("no ") else f"{shown} {answer.verdict}"
+    return "" if answer is None else " ".join(shown_comparison(answer)).strip()
 
 
 def heads() -> dict[tuple[Claim, str], Comparison]:
@@ -175,11 +168,21 @@ def later() -> dict[tuple[Claim, str], Comparison]:
 
 
 @cache
-def with_retuned(study: Study) -> tuple[CellResult, ...]:
-    """Return the cells of a study with those of the baselines that were tuned further, if any."""
+def further(study: Study) -> tuple[CellResult, ...]:
+    """Return the cells of a study's baselines that were tuned further, if any."""
     folders = [f"{study.folder.name}-{kind}" for kind in RETUNED.get(study, ())]
     more = [Store(study.folder.with_name(name)).read().cells for name in folders]
-    return (*study.read()[0], *chain.from_iterable(more))
+    return tuple(chain.from_iterable(more))
+
+
+def with_retuned(study: Study) -> tuple[CellResult, ...]:
+    """Return the cells of a study with those of the baselines that were tuned further, if any."""
+    return (*study.read()[0], *further(study))
+
+
+def tuned() -> dict[Study, tuple[CellResult, ...]]:
+    """Return all cells of each study that was tuned, those of few seeds, too."""
+    return {study: (*Store(study.folder).read().cells, *further(study)) for study in TUNED}
 
 
 def retuned(study: Study) -> dict[tuple[Claim, str], Comparison]:
@@ -247,68 +250,6 @@ def heads_table() -> str:
     return table(["method", ALL.label, STAGE.label, "difference"], rows)
 
 
-def settings_table() -> str:
-    """Return a Markdown table of the tuned settings; * marks an end of what was tried."""
-    names = {path.stem for study in TUNED for path in (study.tuning / "sweeps").glob("*.toml")}
-    rows = [
-        [f"`{name}`", *(settings_text(study, f"{name}.toml") for study in TUNED)]
-        for name in sorted(names)
-    ]
-    return table(["method", *(study.label for study in TUNED)], rows)
-
-
-def settings_text(study: Study, name: str) -> str:
-    """Return the settings that a study tuned, or of the one sweep that kept its first ones."""
-    path = study.tuning / name
-    if not path.exists() and study is ALL:
-        path = study.tuning / "sweeps" / name
-    if not path.exists():
-        return ""
-    baseline = read_baseline(str(path))
-    axes = {key: axis for key, axis in baseline.sweep.items() if not isinstance(axis[0], str)}
-    ends = {key: {min(axis), max(axis)} for key, axis in axes.items()}
-    return ", ".join(
-        f"`{key}` {setting(value)}{'*' if value in ends.get(key, ()) else ''}"
-        for key, value in own_values(baseline).items()
-    )
-
-
-def trials_table() -> str:
-    """Return a Markdown table of later trials; the scores of settings in use are bold."""
-    rows = []
-    for study in TUNED:
-        trials: dict[str, list[CellResult]] = {}
-        for folder in sorted(study.folder.parent.glob(f"{study.tuning.name}-*")):
-            for cell in Store(folder).read().cells:
-                trials.setdefault(re.sub(r"-t\d+$", "", cell.baseline), []).append(cell)
-        for name, cells in trials.items():
-            rows += [[study.label, f"`{name}`", *row] for row in trial_rows(study, name, cells)]
-    return table(["study", "method", "trial", "score"], rows)
-
-
-def trial_rows(study: Study, name: str, cells: Sequence[CellResult]) -> list[list[str]]:
-    """Return what the trials of a baseline change and their scores, the lowest first.
-
-    Where none did better than the first one, its settings are those in use.
-    """
-    settings = [cell.settings["method"] for cell in cells]
-    used: dict[str, Any] = dict(settings[0])
-    if (path := study.tuning / f"{name}.toml").exists():
-        used = {"lr_multiple": 1.0, **read_baseline(str(path)).settings}
-    keys = [key for key in used if any(own[key] != used[key] for own in settings)]
-    found = {
-        tuple(own[key] for key in keys): cell.scores[SCORE] or 0.0
-        for own, cell in zip(settings, cells, strict=True)
-    }
-    return [
-        [
-            ", ".join(f"`{key}` {setting(value)}" for key, value in zip(keys, values, strict=True)),
-            f"**{plain(score)}**" if list(values) == [used[key] for key in keys] else plain(score),
-        ]
-        for values, score in sorted(found.items(), key=lambda pair: pair[1])
-    ]
-
-
 def multiples(cells: Sequence[CellResult], reference: str) -> dict[str, tuple[float, float]]:
     """Return training time and memory of each method as multiples of a method's.
 
@@ -351,8 +292,8 @@ def tables() -> dict[str, str]:
     return {
         "claims": claims_table(),
         "heads": heads_table(),
-        "settings": settings_table(),
-        "trials": trials_table(),
+        "settings": settings_table(tuned()),
+        "trials": trials_table(tuned(), SCORE),
         **{study.name: scores_table(with_retuned(study), COLUMNS) for study in (ALL, STAGE)},
         **{study.name: scores_table(with_retuned(study)) for study in (FOUR, FIFTEEN)},
         WRITTEN.name: scores_table(WRITTEN.read()[0], reference="lora-shared"),
