@@ -117,10 +117,10 @@ By the end of the name of the folder that has their cells; each is a family of i
 AHEAD, UNSEEN = Claim("ewc-lora", "frozen"), range(3, 10)
 """A comparison on fifteen tasks that its first three seeds suggested, and seeds to make it on."""
 EXPLORED = {
-    FOUR: (AHEAD, Claim("prototypes", "ewc-lora")),
-    FIFTEEN: (Claim("ewc-lora", "prototypes"), Claim("prototypes", "frozen")),
+    FOUR: (AHEAD, Claim("prototypes", "ewc-lora"), Claim("prototypes", "frozen")),
+    FIFTEEN: (AHEAD, Claim("ewc-lora", "prototypes"), Claim("prototypes", "frozen")),
 }
-"""Comparisons on four and on fifteen tasks that were chosen after the runs."""
+"""All pairs of three methods on four and on fifteen tasks, which were chosen after the runs."""
 HEADS = (
     "vanilla", "frozen", "seq-star", "lora-shared", "o-lora", "ewc-lora", "ewc-lora-head",
     "ewc-lora-delta", "ties",
@@ -225,10 +225,12 @@ def over_rows(tables: Sequence[Floats]) -> tuple[float, float]:
 
     Each task counts equally, and differences between tasks do not widen the interval.
     """
-    mean, size = np.mean([table.mean() for table in tables]), sum(t.shape[1] for t in tables)
-    weights = [size / len(tables) / table.shape[1] for table in tables]
+    sizes = [table.shape[1] for table in tables]
+    mean = np.mean([table.mean() for table in tables])
+    weights = [sum(sizes) / len(tables) / size for size in sizes]
     centred = [w * (table - table.mean()) for w, table in zip(weights, tables, strict=True)]
-    return crossed_interval(np.concatenate(centred, axis=1) + mean, step=1.0 / size)
+    step = 1.0 / (len(tables) * min(sizes))  # as in `answers`: a row of the smallest task
+    return crossed_interval(np.concatenate(centred, axis=1) + mean, step=step)
 
 
 def explored(study: Study) -> dict[tuple[Claim, str], Comparison]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from helpers.sequences_page import average, found, scores, shown, text
@@ -10,7 +12,9 @@ from clbench.results.score_tables import means, score_rows
 from clbench.results.statistics import crossed_interval, t_quantile
 from clbench.results.store import Store
 from tools import findings_sequences as page
-from tools.findings import Claim, less, more, plain, signed
+from tools.findings import Claim, answers, less, more, plain, signed
+
+NONE = "no difference shown"
 
 
 def test_what_the_page_says_of_four_tasks() -> None:
@@ -53,6 +57,31 @@ def test_what_the_page_says_of_four_tasks() -> None:
     assert f"to differ from a frozen encoder, which ends at {average(2, 'frozen')}." in readme
 
 
+def pairs_of_three() -> tuple[Claim, ...]:
+    """Return the pairs of three methods that were chosen after the runs; in both studies all."""
+    four, fifteen = page.EXPLORED[page.FOUR], page.EXPLORED[page.FIFTEEN]
+    pairs = {frozenset(pair) for pair in combinations(("prototypes", "frozen", "ewc-lora"), 2)}
+    assert {frozenset(claim) for claim in four} == {frozenset(claim) for claim in fifteen} == pairs
+    return four
+
+
+def test_what_the_page_says_of_pairs_of_three_methods() -> None:
+    ewc, means_, head = (page.explored(page.FOUR)[claim, page.SCORE] for claim in pairs_of_three())
+    assert [each.verdict for each in (ewc, means_, head)] == [NONE, "better", "better"]
+    rows = [
+        "[{}, {}]".format(*map(signed, page.with_other_rows(page.FOUR, claim)))
+        for claim in pairs_of_three()[1:]
+    ]
+    words = f"ahead of that head by {more(head)} (for other rows, too, {rows[1]}) and of EWC-LoRA"
+    words = f"{words} by {more(means_)} ({rows[0]}); no difference between these two is shown"
+    assert f"{words} ({shown(ewc)})." in text()
+    cells, question = page.FOUR.read()
+    everyone = [Claim(*pair) for pair in combinations(sorted({c.baseline for c in cells}), 2)]
+    each_pair = answers(cells, question.margin, everyone, (page.SCORE,))
+    assert len(everyone) == 36
+    assert each_pair[Claim("ewc-lora", "prototypes"), page.SCORE].verdict == NONE
+
+
 def test_what_the_page_says_of_a_tuned_penalty_of_o_lora() -> None:
     four, fifteen = page.retuned(page.FOUR), page.retuned(page.FIFTEEN)
     itself, one, *others = (four[claim, page.SCORE] for claim in page.STRONG)
@@ -77,7 +106,7 @@ def test_what_the_page_says_of_a_tuned_penalty_of_o_lora() -> None:
     readme = " ".join((page.ROOT / "README.md").read_text("utf-8").split())
     words = f"it is still behind EWC-LoRA, by {plain(-ewc.difference)}, and ends"
     words = f"{words} {plain(-frozen.difference)} below the frozen encoder, which is not shown"
-    class_means = page.explored(page.FIFTEEN)[page.EXPLORED[page.FIFTEEN][0], page.SCORE]
+    class_means = page.explored(page.FIFTEEN)[Claim("ewc-lora", "prototypes"), page.SCORE]
     ends = f"Class means end {plain(class_means.difference)} behind EWC-LoRA there"
     assert f"{words} to be a difference. {ends} (compared after the runs)." in readme
     for study in (page.FOUR, page.FIFTEEN):
@@ -139,8 +168,8 @@ def test_what_the_page_says_of_fifteen_tasks() -> None:
     ends = plain(ewc[1].difference), plain(ahead.difference)
     words = "ahead of O-LoRA by {} and, on seven seeds run after three had suggested it, of a"
     assert f"{words} frozen encoder by {{}};".format(*ends) in readme
-    one, other = page.explored(page.FIFTEEN).items()
-    assert (one[1].verdict, other[1].verdict) == ("better", "worse")
+    whole, one, other = page.explored(page.FIFTEEN).items()
+    assert [each.verdict for _, each in (whole, one, other)] == ["better", "better", "worse"]
     ends = average(3, "prototypes"), more(one[1])
     words = "`prototypes` ends at {}, behind EWC-LoRA by {} (for other rows, too, [{}, {}]) and"
     words = words.format(*ends, *map(plain, page.with_other_rows(page.FIFTEEN, one[0][0])))
@@ -174,7 +203,7 @@ def test_intervals_over_rows_count_each_task_equally() -> None:
     apart = [np.ones((3, 2)), np.zeros((3, 6))]
     low, high = page.over_rows(apart)
     assert (low + high) / 2 == pytest.approx(0.5)
-    step = 1 / 8  # of one row in eight; nothing else varies
+    step = 1 / 4  # of a row of the smaller task; nothing else varies
     assert (high - low) / 2 == pytest.approx(t_quantile(0.95, 2) * step / 3**0.5)
     rng = np.random.default_rng(0)
     even = [rng.integers(-1, 2, (4, 50)).astype(float) for _ in range(2)]
