@@ -117,8 +117,12 @@ def answers(
     margin: float,
     claims: Sequence[Claim] = CLAIMS,
     scores: Sequence[str] = SCORES,
+    family: int | None = None,
 ) -> dict[tuple[Claim, str], Comparison]:
-    """Return a comparison of means over all scenarios for each claim and score, as one family."""
+    """Return a comparison of means over all scenarios for each claim and score, as one family.
+
+    `family` is its size; by default the comparisons made.
+    """
     steps, rows = steps_by_scenario(cells), score_rows(cells)
     claims = claims_of(cells, claims)
     groups: dict[tuple[str, str], dict[str, Differences]] = {}
@@ -135,7 +139,7 @@ def answers(
             group = reference, score
             groups.setdefault(group, {})[method] = sample
             gaps[group] = min(gap, gaps.get(group, math.inf))
-    comparisons = compare(groups, margin=margin, known_gaps=gaps)
+    comparisons = compare(groups, family=family, margin=margin, known_gaps=gaps)
     return {
         (claim, score): comparisons[(claim.reference, score), claim.method]
         for claim in claims

@@ -182,6 +182,8 @@ def test_the_words_are_those_of_the_verdicts() -> None:
     assert from_half == {NONE, "equivalent", "worse"}  # none is better
     *_, best = (n for n in answers.averages(answers.sequences.ALL) if n not in answers.CLASS_MEANS)
     assert best == "seq-star-low"
+    counts = [answers.count_better(answers.matching(p)) for p in ("head (.+)", answers.LEADS)]
+    assert counts == ["4 of 7", "11 of 11"]
 
 
 def test_no_rate_is_shown_to_lose_more_of_mrpc_than_lora_or_less() -> None:

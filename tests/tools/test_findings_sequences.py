@@ -51,6 +51,13 @@ def test_what_the_page_says_of_the_head() -> None:
     assert f"ends at {{}} {words}".format(*ends) in text()
     ends = tuple(average(n, name) for name in ("o-lora", "vanilla") for n in (0, 1))
     assert "O-LoRA goes from {} to {}, plain fine-tuning from {} to {}.".format(*ends) in text()
+    made = [claim.reference for claim, _ in page.heads()]
+    assert len(page.HEADS) == 12  # "the intervals are those of a family of twelve"
+    assert change.level == pytest.approx(1 - 0.05 / 12)
+    assert {*page.HEADS} - {*made} == {"ewc", "osf", "replay", "ewc-lora-delta"}
+    cells = [cell.baseline for cell in Store(page.STAGE.folder).read().cells]
+    assert [cells.count(name) for name in ("ewc", "osf", "replay")] == [0, 0, 0]
+    assert cells.count("ewc-lora-delta") == 2
 
 
 def tried(folder: str, method: str) -> dict[tuple[float, Any], float]:
