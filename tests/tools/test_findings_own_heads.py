@@ -215,6 +215,11 @@ def test_intervals_over_rows_count_each_task_equally() -> None:
 def test_what_the_page_says_of_written_answers() -> None:
     answer = found(4)[Claim("o-lora", "lora-shared"), page.SCORE]
     assert answer.verdict == "worse"
+    assert answer.p_family < 0.025  # "shown at half the error rate, too"
+    cells, question = page.WRITTEN.read()
+    first = [cell for cell in cells if cell.seed in range(3)]
+    ((_, look),) = answers(first, question.margin, page.CLAIMS, (page.SCORE,)).items()
+    assert look.verdict == "no difference shown"  # "after three, when no difference was shown"
     ends = average(4, "o-lora"), average(4, "lora-shared"), shown(answer)
     assert "It ends at {}, one adapter at {} ({}).".format(*ends) in text()
     low = scores(4)["o-lora-low"]["average_mean"]
@@ -271,8 +276,18 @@ def test_what_the_page_says_of_written_answers() -> None:
 def test_what_the_page_says_of_a_stronger_penalty() -> None:
     own, one = (page.later()[claim, page.SCORE] for claim in page.LATER)
     assert (own.verdict, one.verdict) == ("better", "no difference shown")
-    words = f"ends at {average(4, 'o-lora-strong')}, {shown(own, plain)} above itself at .5, and no"
-    assert f"{words} difference from one adapter is shown ({shown(one)})." in text()
+    cells, question = page.WRITTEN.read()
+    strong = {cell.seed: cell for cell in cells if cell.baseline == "o-lora-strong"}
+    declared = "2026-11-29T06:51:33"
+    finished = {seed for seed, cell in strong.items() if cell.finished > declared}
+    assert finished == {*page.LATER_SEEDS} == {2, 3, 4}
+    assert (own.pairs, one.pairs) == (3, 3)
+    words = f"it is {shown(own, plain)} above itself at .5, and no difference from one adapter is"
+    words = f"{words} shown ({shown(one)}); on all five, the differences are"
+    five = answers(cells, question.margin, page.LATER, (page.SCORE,))
+    ends = [signed(five[claim, page.SCORE].difference) for claim in page.LATER]
+    assert f"{words} {ends[0]} and {ends[1]}." in text()
+    assert f"(`o-lora-strong`) ends at {average(4, 'o-lora-strong')}. On the three" in text()
     lost = {name: scores(4)[name]["bwt_mean"] for name in ("o-lora-strong", "lora-shared")}
     words = f"It still loses more (BWT {signed(lost['o-lora-strong'])}), and learns more, mostly of"
     over_time = {name: row["average_over_time_mean"] for name, row in scores(4).items()}
@@ -281,7 +296,6 @@ def test_what_the_page_says_of_a_stronger_penalty() -> None:
     rest = "so it is highest over time, which was not declared ({}, one adapter {}).".format(*ends)
     assert rest in text()
     assert lost["o-lora-strong"] < lost["lora-shared"]
-    cells = page.WRITTEN.read()[0]
     learned = {
         name: np.mean([np.diag(np.array(c.R, float)) for c in cells if c.baseline == name], axis=0)
         for name in lost

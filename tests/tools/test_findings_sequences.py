@@ -204,6 +204,9 @@ def test_what_the_page_says_of_class_means() -> None:
     on_gpu = [cell for cell in page.ALL.read()[0] if cell.host["device"] == "cuda"]
     seconds = {r["method"]: r["train_seconds_mean"] for r in means(score_rows(on_gpu))}
     assert max(seconds[name] for name in best[:3]) <= 0.205 * seconds["vanilla"]
+    on_cpu = [c for c in page.ALL.read()[0] if c.host["device"] == "cpu" and c.method == "vanilla"]
+    assert len(on_cpu) == 7  # "other work ran beside plain fine-tuning"
+    assert all(any(page.UNTIMED in note for note in cell.notes) for cell in on_cpu)
     assert (
         f"(`prototypes`; deep SLDA, Hayes & Kanan 2020) ends at {average(0, 'prototypes')}"
         in text()
