@@ -106,7 +106,14 @@ def test_the_readme_says_what_the_page_says() -> None:
     words = f"{words} steps ({ends[1]}, {slow:.1f} times) and general texts ({ends[2]},"
     assert f"{words} {general:.0f} times). The last two are shown only once" in readme
     words = f"at {general:.0f} times the time of plain fine-tuning (`low-rate-long` {slow:.1f},"
-    assert f"{words} replay {replay:.1f}):" in text()
+    seconds = page.by_seed("seconds")
+    each = [seconds[name] / seconds["vanilla"] for name in reversed(names)]
+    ends = [f"{x.min():.{d}f} to {x.max():.{d}f}" for x, d in zip(each, (0, 0, 1), strict=True)]
+    ends = ", ".join(ends[:2]) + f" and {ends[2]}"
+    words = f"{words} replay {replay:.1f}; medians over seeds beside other work, which reach from"
+    assert f"{words} {ends}):" in text()
+    reach = f"{each[0].min():.0f} to {each[0].max():.0f}."
+    assert f"beside other work: for general texts they reach from {reach}" in readme
     behind = ("dft", "asft", "eaft", "lora", "kl-anchor", "freeze-bottom", "wise-ft", "self-sft")
     assert {n for n, c in found.items() if c.verdict == "worse"} == {*behind}
     verdicts = {

@@ -112,8 +112,10 @@ def test_what_the_readme_says_of_smollm2() -> None:
     words = (
         "knows {} more of the old topics in the end than plain fine-tuning, and {} more than half"
     )
-    words = f"Replay of old rows, many of them new, {words} the rate, at {{}} times the time."
-    assert words.format(*more, page.values()["time replay"]) in readme
+    words = f"Replay of old rows, many of them new, {words} the rate, at {{}} times the time (five"
+    assert f"{words} seeds).".format(*more, page.values()["time replay"]) in readme
+    timed = page.kept()[page.kept()["baseline"] == "replay"]["seconds"]
+    assert timed.notna().sum() == 5
     written = comparisons()["written o-lora lora-shared average"]
     assert written.verdict == "worse"
     words = f"With five seeds, O-LoRA at a weight of .5 ends {plain(-written.difference)} behind"
