@@ -56,6 +56,11 @@ def share(*ends: float) -> str:
     return "{} [{}, {}]".format(*(plain(end, 2) for end in ends))
 
 
+def percent(value: float, digits: int = 1) -> str:
+    """Return ``1.8 %``."""
+    return f"{100 * value:.{digits}f} %"
+
+
 def brackets(interval: tuple[float, float]) -> str:
     """Return an interval of a difference."""
     return "[{}, {}]".format(*map(pairs.signed, interval))
@@ -226,18 +231,21 @@ def values() -> dict[str, str]:
 
 def kl_values() -> dict[str, str]:
     """Return the values on KL by name."""
-    found = {}
-    for name in ("forward_kl", "forward_kl_base", "divergence", "p_s"):
-        found[f"kl {name}"] = share(*decoder.r2(name, "p_o"))
+    found = {f"kl {n}": str(decoder.r2(n)) for n in ("forward_kl_base", "p_s")}
     for name in ("forward_kl", "divergence"):
         found |= {
-            f"kl text {name}": share(*decoder.r2(name, "text_loss_added")),
-            f"kl unseen {name}": share(*decoder.r2(name, "p_o", unseen=True)),
-            f"kl slow {name}": plain(decoder.without_fast(name), 2),
-            f"kl log {name}": plain(decoder.r2_of_logarithm(name), 2),
+            f"kl {name}": str(decoder.r2(name)),
+            f"kl text {name}": str(decoder.r2(name, "text_loss_added")),
+            f"kl unseen {name}": str(decoder.r2(name, unseen=True)),
+            f"kl slow {name}": plain(decoder.r2(name, without=decoder.FAST).value, 2),
+            f"kl log {name}": plain(decoder.r2(name, logarithm=True).value, 2),
+            f"kl log unseen {name}": str(decoder.r2(name, unseen=True, logarithm=True)),
             f"kl ranks {name}": plain(decoder.rank_correlation(name), 2),
         }
-    return found
+    first = decoder.r2("forward_kl", unseen=True, without=decoder.LAST)
+    found |= {"kl first": str(first), "kl first below": percent(first.below_zero, 0)}
+    unseen = decoder.r2("forward_kl", unseen=True)
+    return found | {"kl below forward_kl": percent(unseen.below_zero)}
 
 
 def relearning_values() -> dict[str, str]:

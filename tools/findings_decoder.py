@@ -45,6 +45,7 @@ from clbench.results.statistics import (
 )
 from clbench.results.store import Store
 from tools import findings_grpo as grpo
+from tools import findings_kl as kl
 from tools.equal_learning import (
     at_equal_learning,
     complete,
@@ -72,11 +73,16 @@ KEPT = {"p_o": "old facts kept", "text_loss_added": "text loss added"}
 ON_POLICY = ("self-replay", "self-sft", "sdft")
 ROWS = {"p_s": 48, "p_o": 144}
 """Facts of which each score is a share."""
+FAST = frozenset({"vanilla-double", "self-sft-drop-double", "sdft-double", "dft-double"})
+"""Strengths at double rate, on which a quadratic depends much."""
+LAST = frozenset({"sdft-half", "sdft-double", "ewc-strong", "kl-anchor-light", "lora-faster",
+                  "dft-double", "asft-strong"})  # fmt: skip
+"""Declared strengths that were complete only after the others had been seen and published."""
 LONG, STEADY = "low-rate-half-long", "low-rate-quarter-long"
 """Half the rate for twice the steps, and a quarter for four times as many."""
 LATER = {"vanilla-long", "low-rate-quarter-twice", STEADY, "low-rate-quarter-eightfold"}
 """Plain fine-tuning for more steps, added after the other cells were seen."""
-FORGOT, DRAWS, SEED = 0.1, 500, 0
+FORGOT = 0.1
 
 
 @cache
@@ -106,34 +112,21 @@ def kept() -> pd.DataFrame:
     return every()[~every()["baseline"].isin(LATER)].reset_index(drop=True)
 
 
-def r_squared(x: Floats, y: Floats, groups: Floats, *, unseen: bool) -> float:
-    """Return the share of the variance of `y` that a quadratic in `x` explains.
-
-    With `unseen`, each group is predicted from the others, and below 0 is worse than their mean.
-    """
-    errors = spread = 0.0
-    for group in np.unique(groups) if unseen else [None]:
-        of = groups == group if unseen else np.ones(len(y), bool)
-        fit = ~of if unseen else of
-        errors += ((y[of] - np.polyval(np.polyfit(x[fit], y[fit], 2), x[of])) ** 2).sum()
-        spread += ((y[of] - y[fit].mean()) ** 2).sum()
-    return float(1.0 - errors / spread)
-
-
 @cache
-def r2(measure: str, score: str, *, unseen: bool = False) -> tuple[float, float, float]:
-    """Return R² and its 95 % interval by bootstrap, of seeds, and if `unseen` of methods too."""
-    x, y, rng = *(kept()[name].to_numpy() for name in (measure, score)), np.random.default_rng(SEED)
-    (methods, names), (blocks, seeds) = (pd.factorize(kept()[key]) for key in ("method", "seed"))
-    draws = []
-    for _ in range(DRAWS):
-        some = rng.integers(len(names), size=len(names)) if unseen else np.arange(len(names))
-        chosen = np.bincount(rng.integers(len(seeds), size=len(seeds)), minlength=len(seeds))
-        count = np.bincount(some, minlength=len(names))[methods] * chosen[blocks]
-        rows = np.repeat(np.arange(len(y)), count)
-        draws.append(r_squared(x[rows], y[rows], methods[rows], unseen=unseen))
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return r_squared(x, y, methods, unseen=unseen), float(low), float(high)
+def r2(
+    measure: str,
+    score: str = "p_o",
+    *,
+    unseen: bool = False,
+    logarithm: bool = False,
+    without: frozenset[str] = frozenset(),
+) -> kl.Fit:
+    """Return R² of a quadratic in a measure, or in its logarithm, without some strengths.
+
+    Only fits in the measure itself, of all strengths, were declared.
+    """
+    some = kept()[~kept()["baseline"].isin(without)]
+    return kl.fit(some, measure, score, unseen=unseen, logarithm=logarithm)
 
 
 def curve(method: str) -> Floats:
@@ -144,21 +137,9 @@ def curve(method: str) -> Floats:
     return np.stack([(own["p_s"].to_numpy() - floor) / gain, -own["p_o"].to_numpy()], axis=-1)
 
 
-def r2_of_logarithm(measure: str) -> float:
-    """Return R² of the old facts kept on a quadratic in the logarithm of a measure."""
-    x, y, groups = (kept()[name].to_numpy() for name in (measure, "p_o", "method"))
-    return r_squared(np.log(x), y, groups, unseen=False)
-
-
 def rank_correlation(measure: str) -> float:
     """Return Spearman's correlation of a measure with the old facts kept; not declared."""
     return float(kept()[[measure, "p_o"]].rank().corr().iloc[0, 1])
-
-
-def without_fast(measure: str, score: str = "p_o") -> float:
-    """Return R² without the strengths at double rate, on which a quadratic depends much."""
-    some = kept()[~kept()["baseline"].str.endswith("double")]
-    return r_squared(*(some[n].to_numpy() for n in (measure, score, "method")), unseen=False)
 
 
 def why_not(method: str, level: float) -> str:
@@ -256,8 +237,7 @@ def tables() -> dict[str, str]:
     shown = [(score, unseen) for score in KEPT for unseen in (False, True)]
     fits = []
     for name, label in MEASURES.items():
-        found = [r2(name, score, unseen=unseen) for score, unseen in shown]
-        texts = ["{} [{}, {}]".format(*(plain(v, 2) for v in f)) for f in found]
+        texts = [str(r2(name, score, unseen=unseen)) for score, unseen in shown]
         fits.append([label, *texts, plain(rank_correlation(name), 2)])
     read = {method: [matched(method, level) for level in LEVELS] for method in ON_POLICY}
     learned = [

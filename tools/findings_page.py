@@ -65,7 +65,7 @@ def kl_figure() -> Figure:
     panels = {
         f"R² of {title}": {
             kind: {
-                label: Mark(*(fit := decoder.r2(name, score, unseen=unseen)), fit[1] > 0.0)
+                label: Mark(*(fit := decoder.r2(name, score, unseen=unseen)).ends, fit.low > 0.0)
                 for name, label in decoder.MEASURES.items()
             }
             for kind, unseen in kinds.items()

@@ -53,17 +53,6 @@ def test_scores_follow_from_the_files() -> None:
     assert checked == len(frame)
 
 
-def test_r_squared_of_a_quadratic_and_of_unseen_groups() -> None:
-    x, groups = np.arange(9.0), np.repeat([0, 1, 2], 3)
-    assert page.r_squared(x, 3 - x + x**2, groups, unseen=False) == pytest.approx(1.0)
-    assert page.r_squared(x, 3 - x + x**2, groups, unseen=True) == pytest.approx(1.0)
-    # Each group is flat at another level: the quadratic through the other two misses it.
-    y, z = np.repeat([0.0, 1.0, 0.0], 3), np.tile([0.0, 1.0, 2.0], 3)
-    assert page.r_squared(z, y, groups, unseen=False) == pytest.approx(0.0)
-    # Predicted .5, 0 and .5, which are the means of the others: no better, no worse.
-    assert page.r_squared(z, y, groups, unseen=True) == pytest.approx(0.0)
-
-
 def test_a_curve_is_a_share_of_what_vanilla_learned() -> None:
     curve, frame = page.curve("vanilla"), page.kept()
     names = sorted(name for name in frame["baseline"].unique() if name.startswith("vanilla"))
@@ -74,36 +63,62 @@ def test_a_curve_is_a_share_of_what_vanilla_learned() -> None:
 
 def test_the_answers_on_kl() -> None:
     def shown(measure: str, score: str) -> str:
-        value, low, high = page.r2(measure, score)
-        return f"{plain(value, 2)} [{plain(low, 2)}, {plain(high, 2)}]"
+        return str(page.r2(measure, score))
 
     assert f"explains R² {shown('forward_kl', 'p_o')} of the old facts kept" in text()
     assert f"learned of the new task explains {shown('p_s', 'p_o')}, and" in text()
-    others = [page.r2(m, "p_o")[0] for m in page.MEASURES if "_kl" in m and m != "forward_kl"]
+    others = [page.r2(m, "p_o").value for m in page.MEASURES if "_kl" in m and m != "forward_kl"]
     assert f"other answers {plain(min(others), 2)} to {plain(max(others), 2)}, while" in text()
-    assert page.r2("forward_kl", "p_o")[0] > page.r2("divergence", "p_o")[2]
-    value, *ends = page.r2("forward_kl", "p_o", unseen=True)
-    shown_ends = "it explains {} [{}, {}].".format(*(plain(end, 2) for end in (value, *ends)))
-    assert f"For methods that the fit has not seen {shown_ends}" in text()
+    own, other = page.r2("forward_kl"), page.r2("divergence")
+    assert own.value > other.high
+    unseen = page.r2("forward_kl", unseen=True)
+    assert 0.0 < unseen.low < 0.2
+    words = f"For methods that the fit has not seen it explains {unseen}, which is just above 0: R²"
+    words = f"{words} is below 0 in {100 * unseen.below_zero:.1f} % of the draws of the bootstrap."
+    assert words in text()
     assert f"KL on *unrelated text* {shown('divergence', 'p_o')}." in text()
     assert (
         f"almost by definition ({shown('divergence', 'text_loss_added')}), and less from forward "
         f"KL on the new task ({shown('forward_kl', 'text_loss_added')})."
     ) in text()
-    ends = [plain(page.without_fast(name), 2) for name in ("divergence", "forward_kl")]
-    assert "at double rate nearly as much ({} against {});".format(*ends) in text()
-    ends = [plain(page.r2_of_logarithm(name), 2) for name in ("divergence", "forward_kl")]
-    assert "explains more in the logarithm of KL ({} against {})".format(*ends) in text()
+    slow = [page.r2(name, without=page.FAST).value for name in ("divergence", "forward_kl")]
+    ends = [
+        plain(slow[1] - slow[0], 2),
+        *(plain(end, 2) for end in slow),
+        plain(own.value - other.value, 2),
+    ]
+    words = "at double rate {} less ({} against {}), where with them it explains {} less;"
+    assert words.format(*ends) in text()
+    logs = [page.r2(name, logarithm=True) for name in ("divergence", "forward_kl")]
+    far = [page.r2(name, unseen=True, logarithm=True) for name in ("divergence", "forward_kl")]
+    ends = [*(plain(log.value, 2) for log in logs), *map(str, far)]
+    words = "in the logarithm of KL ({} against {}; of methods that the fit has not seen {} against"
+    assert f"explains more {words} {{}})".format(*ends) in text()
     frame = page.kept()
     ranks = frame[["divergence", "forward_kl", "p_o"]].corr("spearman")["p_o"]
     ends = [plain(ranks[name], 2) for name in ("divergence", "forward_kl")]
     assert "and by ranks ({} against {}), and without the four".format(*ends) in text()
-    assert sum(name.endswith("double") for name in frame["baseline"].unique()) == 4
+    assert {n for n in frame["baseline"].unique() if n.endswith("double")} == page.FAST
+    assert len(page.FAST) == 4
     others = frame[frame["method"] != "replay"]
     fit = np.polyfit(others["forward_kl"], others["p_o"], 2)
     own = frame[frame["baseline"] == "replay"]
     ends = [plain(own["p_o"].mean()), plain(np.polyval(fit, own["forward_kl"]).mean())]
     assert "`replay` keeps {} where a fit without it says {}".format(*ends) in text()
+
+
+def test_what_earlier_readings_of_the_study_had() -> None:
+    """The fourth was published on 27 November at 01:22, with 25 strengths on ten seeds."""
+    started: dict[str, str] = {}
+    for cell in map(json.loads, read_archive(page.FOLDER).values()):
+        started[cell["baseline"]] = max(cell["started"], started.get(cell["baseline"], ""))
+    assert {name for name, last in started.items() if last > "2026-11-27T01:22"} == page.LAST
+    assert len(page.LAST) == 7
+    assert len(started) - len(page.LAST) == 25
+    first = page.r2("forward_kl", unseen=True, without=page.LAST)
+    assert first.low < 0.0 < page.r2("forward_kl", unseen=True).low
+    words = f"without them it is {first}, below 0 in {100 * first.below_zero:.0f} % of the draws."
+    assert words in text()
 
 
 def test_the_answers_on_methods() -> None:

@@ -195,11 +195,17 @@ def test_no_rate_is_shown_to_lose_more_of_mrpc_than_lora_or_less() -> None:
 
 def test_the_words_on_the_decoder_are_those_of_the_cells() -> None:
     decoder = answers.decoder
-    own, *others = (decoder.r2(name, "p_o") for name in ("forward_kl", "p_s", "divergence"))
-    assert own[1] > max(high for _, _, high in others)  # "better than KL on other text"
-    assert decoder.r2_of_logarithm("divergence") > decoder.r2_of_logarithm("forward_kl")
-    unseen = [decoder.r2(n, "p_o", unseen=True) for n in ("forward_kl", "divergence")]
-    assert unseen[0][1] > 0.0 > unseen[1][1]  # "also for methods that the fit has not seen"
+    own, *others = (decoder.r2(name) for name in ("forward_kl", "p_s", "divergence"))
+    assert own.low > max(other.high for other in others)  # "better than KL on other text"
+    names = ("divergence", "forward_kl")
+    for unseen in (False, True):  # "for unseen methods"
+        logs = [decoder.r2(n, unseen=unseen, logarithm=True).value for n in names]
+        assert logs[0] > logs[1]
+    new, other = (decoder.r2(n, unseen=True) for n in ("forward_kl", "divergence"))
+    assert other.low < 0.0 < new.low < 0.2  # "just so for methods that the fit has not seen"
+    assert 0.0 < new.below_zero < 0.025
+    first = decoder.r2("forward_kl", unseen=True, without=decoder.LAST)
+    assert first.low < 0.0  # "no interval allows for these looks"
     assert decoder.rank_correlation("divergence") < decoder.rank_correlation("forward_kl") < 0.0
     changes = {n: answers.comparisons()[f"change {n} p_o"].verdict for n in answers.CHANGES}
     assert {n for n, verdict in changes.items() if verdict == "better"} == {
