@@ -33,20 +33,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from clbench.figures import style
-from clbench.results.cell import cell_scores
+from clbench.results.cell import CellResult, cell_scores, steps_by_scenario
 from clbench.results.matched import LEVELS, read_curve
 from clbench.results.statistics import (
     Comparison,
-    Differences,
     Floats,
     Summary,
-    compare,
     summarise,
 )
 from clbench.results.store import Store
 from tools import findings_grpo as grpo
 from tools import findings_kl as kl
 from tools.equal_learning import (
+    against,
     at_equal_learning,
     complete,
     shown_comparison,
@@ -71,8 +70,7 @@ MEASURES = {
 }
 KEPT = {"p_o": "old facts kept", "text_loss_added": "text loss added"}
 ON_POLICY = ("self-replay", "self-sft", "sdft")
-ROWS = {"p_s": 48, "p_o": 144}
-"""Facts of which each score is a share."""
+COMPARED = ("p_s", "p_o")
 FAST = frozenset({"vanilla-double", "self-sft-drop-double", "sdft-double", "dft-double"})
 """Strengths at double rate, on which a quadratic depends much."""
 LAST = frozenset({"sdft-half", "sdft-double", "ewc-strong", "kl-anchor-light", "lora-faster",
@@ -86,6 +84,20 @@ FORGOT = 0.1
 
 
 @cache
+def cells() -> list[CellResult]:
+    """Return the finished cells."""
+    both = (cell for folder in (FOLDER, LATE) for cell in Store(folder).read().cells)
+    return [cell for cell in both if cell.status == "ok"]
+
+
+@cache
+def steps() -> dict[str, float]:
+    """Return the smallest change of each score."""
+    (found,) = steps_by_scenario(cells()).values()
+    return found
+
+
+@cache
 def every() -> pd.DataFrame:
     """Return the scores of the finished cells of the seeds that every baseline has.
 
@@ -93,8 +105,7 @@ def every() -> pd.DataFrame:
     none did, and NaN for a smaller loss.
     """
     rows = []
-    cells = (cell for folder in (FOLDER, LATE) for cell in Store(folder).read().cells)
-    for cell in (cell for cell in cells if cell.status == "ok"):
+    for cell in cells():
         again, rows_again = dict(cell.relearning), np.inf
         if again["recovered"]:
             rows_again = again["rows"][-1]
@@ -158,7 +169,7 @@ def matched(method: str, level: float) -> tuple[float, float, float] | None:
     if not np.isfinite([*ours, *theirs, bend, other]).all():
         return None
     values = [float(value) for value in theirs - ours]
-    found = summarise(values, 1 / ROWS["p_o"], float(np.hypot(bend, other)))
+    found = summarise(values, steps()["p_o"], float(np.hypot(bend, other)))
     return found.mean, found.low, found.high
 
 
@@ -172,7 +183,9 @@ def at_rates() -> dict[str, tuple[str, Comparison, Comparison]]:
     """
     learned = kept().groupby("baseline")["p_s"].mean()
     others = kept().loc[kept()["method"] != "vanilla", "baseline"].unique()
-    return against({n: min(rates(), key=lambda p: abs(learned[p] - learned[n])) for n in others})
+    return from_references(
+        {n: min(rates(), key=lambda p: abs(learned[p] - learned[n])) for n in others}
+    )
 
 
 def rates(*more: str) -> list[str]:
@@ -182,23 +195,24 @@ def rates(*more: str) -> list[str]:
     return [p for p in some if not (means.loc[some] > means.loc[p]).all(axis=1).any()]
 
 
-def against(references: Mapping[str, str]) -> dict[str, tuple[str, Comparison, Comparison]]:
+def from_references(
+    references: Mapping[str, str],
+) -> dict[str, tuple[str, Comparison, Comparison]]:
     """Return what differs from each baseline's reference, as `at_rates`: one family."""
-    groups = {}
-    for score, rows in ROWS.items():
-        own = every().pivot(index="seed", columns="baseline", values=score)
-        groups[score] = {
-            name: Differences(tuple(own[name] - own[other]), 1 / rows)
-            for name, other in references.items()
-        }
-    found = compare(groups)
-    return {n: (other, found["p_s", n], found["p_o", n]) for n, other in references.items()}
+    pairs: dict[str, list[str]] = {}
+    for name, other in references.items():
+        pairs.setdefault(other, []).append(name)
+    found = against(every(), pairs, {score: steps()[score] for score in COMPARED}, [])
+    return {
+        name: (other, found["p_s", other, name], found["p_o", other, name])
+        for name, other in references.items()
+    }
 
 
 @cache
 def at_steady() -> dict[str, tuple[str, Comparison, Comparison]]:
     """Return what differs from a quarter of the rate for four times the steps."""
-    return against(dict.fromkeys(["vanilla", *at_rates()], STEADY))
+    return from_references(dict.fromkeys(["vanilla", *at_rates()], STEADY))
 
 
 @cache
@@ -212,7 +226,7 @@ def on_curve() -> dict[tuple[str, str], Comparison | int]:
         kept().pivot(index="seed", columns="baseline", values=score)
         for score in ("p_s", "p_o", "forgetting")
     )
-    losses = {"p_o": (-old, 1 / ROWS["p_o"]), "forgetting": (lost, 1 / ROWS["p_o"])}
+    losses = {"p_o": (-old, steps()["p_o"]), "forgetting": (lost, steps()["forgetting"])}
     others = [name for name in at_rates() if name != LONG]
     return at_equal_learning(new, losses, rates(LONG), others)
 

@@ -8,11 +8,12 @@ What is compared was fixed in the suite before the first trial.
 from __future__ import annotations
 
 from functools import cache
+from math import hypot
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from clbench.results.cell import cell_scores
+from clbench.results.cell import cell_scores, steps_by_scenario
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.suite.baselines import read_baseline
 from clbench.suite.schema import Question
@@ -32,9 +33,6 @@ MORE = REFERENCE / "findings-facts-tune-more"
 SCORES = {"average": "mean of both", "p_o": "old facts kept", "p_s": "new facts learned"}
 """What is compared with tuned plain fine-tuning, the primary score first."""
 QUESTION = list(SCORES)
-OLD, NEW = untuned.ROWS["p_o"], untuned.ROWS["p_s"]
-STEPS = {"average": ((1 / OLD) ** 2 + (1 / NEW) ** 2) ** 0.5 / 2, "p_o": 1 / OLD, "p_s": 1 / NEW}
-"""By how much one fact changes each score; for the mean, by one of either task."""
 REFERENCE_METHOD = "vanilla"
 
 
@@ -47,6 +45,15 @@ def kept() -> pd.DataFrame:
         own = {"baseline": cell.baseline, "seed": cell.seed, "seconds": cell.train_seconds}
         rows.append({**cell_scores(cell), **own})
     return complete(pd.DataFrame(rows))
+
+
+@cache
+def steps() -> dict[str, float]:
+    """Return by how much one fact changes each score; the mean, by one fact of either task."""
+    (found,) = steps_by_scenario(STUDY.read()[0]).values()
+    return {score: found[score] for score in SCORES} | {
+        "average": hypot(found["p_o"], found["p_s"]) / 2
+    }
 
 
 def by_seed(score: str) -> pd.DataFrame:
@@ -72,7 +79,7 @@ def against_vanilla() -> dict[tuple[str, str], Comparison]:
     All intervals hold jointly.
     """
     groups = {}
-    for score, step in STEPS.items():
+    for score, step in steps().items():
         values = by_seed(score)
         groups[score] = {
             name: Differences(tuple(values[name] - values[REFERENCE_METHOD]), step)
@@ -85,7 +92,7 @@ def against_vanilla() -> dict[tuple[str, str], Comparison]:
 def explored() -> dict[str, Comparison]:
     """Return how replay differs from a low rate for more steps; chosen after the runs."""
     pairs = {s: tuple(by_seed(s)["replay"] - by_seed(s)["low-rate-long"]) for s in SCORES}
-    groups = {s: {"replay": Differences(values, STEPS[s])} for s, values in pairs.items()}
+    groups = {s: {"replay": Differences(values, steps()[s])} for s, values in pairs.items()}
     return {score: each for (score, _), each in compare(groups).items()}
 
 
@@ -103,7 +110,7 @@ def on_curve() -> dict[str, Comparison | int]:
         both.pivot(index="seed", columns="baseline", values=s).dropna() for s in ("p_s", "p_o")
     )
     names = [f"tuned {name}" for name in kept()["baseline"].unique()]
-    found = at_equal_learning(new, {"p_o": (-old, STEPS["p_o"])}, curve, names)
+    found = at_equal_learning(new, {"p_o": (-old, steps()["p_o"])}, curve, names)
     return {name.removeprefix("tuned "): found["p_o", name] for name in names}
 
 

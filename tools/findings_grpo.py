@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from clbench.results.archive import read_archive
-from clbench.results.cell import cell_scores
+from clbench.results.cell import CellResult, cell_scores, steps_by_scenario
 from clbench.results.statistics import Comparison
 from clbench.results.store import Store
 from tools.equal_learning import (
@@ -32,8 +32,6 @@ from tools.findings_figures import points_figure
 
 FIGURE = ROOT / "docs" / "figures" / "findings-grpo.svg"
 SCORES = {"p_s": "new facts", "p_o": "old facts kept"}
-ROWS = {"p_s": 48, "p_o": 144}
-"""Facts of which each score is a share."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,11 @@ class Study:
         """All that is compared with plain fine-tuning."""
         return [*self.twins, *self.grpo]
 
+    def finished(self) -> list[CellResult]:
+        """Return the finished cells."""
+        cells = Store(REFERENCE / self.name).read().cells
+        return [cell for cell in cells if cell.status == "ok"]
+
     def cells(self) -> list[dict[str, object]]:
         """Return the records of the cells."""
         return [json.loads(data) for data in read_archive(REFERENCE / self.name).values()]
@@ -91,9 +94,15 @@ OFTEN = Study(
 @cache
 def kept(study: Study) -> pd.DataFrame:
     """Return the scores of the finished cells of the seeds that all baselines have."""
-    cells = [cell for cell in Store(REFERENCE / study.name).read().cells if cell.status == "ok"]
-    rows = [cell_scores(c) | {"baseline": c.baseline, "seed": c.seed} for c in cells]
+    rows = [cell_scores(c) | {"baseline": c.baseline, "seed": c.seed} for c in study.finished()]
     return complete(pd.DataFrame(rows))
+
+
+@cache
+def steps(study: Study) -> dict[str, float]:
+    """Return the smallest change of each score."""
+    (found,) = steps_by_scenario(study.finished()).values()
+    return found
 
 
 @cache
@@ -107,16 +116,16 @@ def on_curve(study: Study) -> dict[tuple[str, str], Comparison | int]:
         kept(study).pivot(index="seed", columns="baseline", values=score)
         for score in ("p_s", "p_o", "forgetting")
     )
-    step = 1 / ROWS["p_o"]
-    losses = {"p_o": (-old, step), "forgetting": (lost, step)}
+    step = steps(study)
+    losses = {"p_o": (-old, step["p_o"]), "forgetting": (lost, step["forgetting"])}
     return at_equal_learning(new, losses, study.rates, study.others)
 
 
 @cache
 def beside_dft(study: Study) -> dict[tuple[str, str, str], Comparison]:
     """Return what GRPO differs from DFT at its rate, by score and both baselines."""
-    steps = {name: 1 / rows for name, rows in ROWS.items()}
-    return against(kept(study), study.twins, steps, [])
+    own = {score: steps(study)[score] for score in SCORES}
+    return against(kept(study), study.twins, own, [])
 
 
 def first_reward(study: Study) -> float:

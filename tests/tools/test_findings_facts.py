@@ -138,7 +138,7 @@ def test_the_readme_says_what_the_page_says() -> None:
 
 def test_with_the_seeds_declared_first_replay_alone_is_ahead() -> None:
     values = page.by_seed("average").loc[:9]
-    step = page.STEPS["average"]
+    step = page.steps()["average"]
     first = {
         name: Differences(tuple(values[name] - values[page.REFERENCE_METHOD]), step)
         for name in page.methods()
@@ -161,7 +161,7 @@ def test_the_verdicts_are_the_same_at_the_level_of_a_second_look() -> None:
     for score, name in page.against_vanilla():
         values = page.by_seed(score)
         differences = tuple(values[name] - values[page.REFERENCE_METHOD])
-        groups.setdefault(score, {})[name] = Differences(differences, page.STEPS[score])
+        groups.setdefault(score, {})[name] = Differences(differences, page.steps()[score])
     strict = compare(groups, alpha=0.025)
     verdicts = {key: each.verdict for key, each in strict.items()}
     assert verdicts == {key: each.verdict for key, each in page.against_vanilla().items()}
