@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,8 @@ from tools.findings import interval
 
 SIDE = 1e-3
 """On either side of a reading, where the slope of a curve is taken."""
+OUTSIDE = "outside the curve"
+Key = TypeVar("Key", bound=Hashable)
 
 
 def complete(frame: pd.DataFrame) -> pd.DataFrame:
@@ -103,6 +106,21 @@ def against(
     lower = [key for key in groups if key[0] in lower_is_better]
     found = compare(groups, alpha=alpha, margin=margin, lower_is_better=lower)
     return {(*key, name): each for (key, name), each in found.items()}
+
+
+def changed_verdicts(
+    before: Mapping[Key, Comparison | int], after: Mapping[Key, Comparison | int]
+) -> dict[Key, tuple[str, str]]:
+    """Return both verdicts of what two readings of `at_equal_learning` tell differently.
+
+    `OUTSIDE` stands for the verdict of what a curve cannot be read for.
+    """
+
+    def verdict(found: Comparison | int) -> str:
+        return found.verdict if isinstance(found, Comparison) else OUTSIDE
+
+    both = {key: (verdict(found), verdict(after[key])) for key, found in before.items()}
+    return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
 
 
 def shown_against(found: Mapping[tuple[str, str, str], Comparison]) -> list[list[str]]:

@@ -216,19 +216,20 @@ def at_steady() -> dict[str, tuple[str, Comparison, Comparison]]:
 
 
 @cache
-def on_curve() -> dict[tuple[str, str], Comparison | int]:
+def on_curve(*later: str) -> dict[tuple[str, str], Comparison | int]:
     """Return what a baseline keeps more than plain fine-tuning that learns as much.
 
     By score, the old facts kept or what of them was lost since the first stage, and baseline. The
-    curve is that over rates and steps, `rates` with `LONG`; see `at_equal_learning`.
+    curve is that over rates and steps, `rates` with `LONG` and `later` ones; see
+    `at_equal_learning`.
     """
     new, old, lost = (
-        kept().pivot(index="seed", columns="baseline", values=score)
+        every().pivot(index="seed", columns="baseline", values=score)
         for score in ("p_s", "p_o", "forgetting")
     )
     losses = {"p_o": (-old, steps()["p_o"]), "forgetting": (lost, steps()["forgetting"])}
     others = [name for name in at_rates() if name != LONG]
-    return at_equal_learning(new, losses, rates(LONG), others)
+    return at_equal_learning(new, losses, rates(LONG, *later), others)
 
 
 @cache

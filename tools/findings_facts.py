@@ -97,12 +97,12 @@ def explored() -> dict[str, Comparison]:
 
 
 @cache
-def on_curve() -> dict[str, Comparison | int]:
+def on_curve(*later: str) -> dict[str, Comparison | int]:
     """Return what each method keeps more than plain fine-tuning that learned as much.
 
     The curve over rates and steps is that of `findings_decoder.on_curve`, on the same seeds.
     """
-    curve = untuned.rates(untuned.LONG)
+    curve = untuned.rates(untuned.LONG, *later)
     others = untuned.every()[untuned.every()["baseline"].isin(curve)]
     own = kept().assign(baseline="tuned " + kept()["baseline"])
     both = pd.concat(frame[["baseline", "seed", "p_s", "p_o"]] for frame in (others, own))

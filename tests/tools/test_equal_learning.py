@@ -6,7 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tools.equal_learning import at_equal_learning, complete, shown_on_curve
+from tools.equal_learning import (
+    OUTSIDE,
+    at_equal_learning,
+    changed_verdicts,
+    complete,
+    shown_on_curve,
+)
 
 CURVE = ["slow", "middle", "fast"]
 NOISE = [0.003, 0.01, -0.009, -0.004]
@@ -81,3 +87,15 @@ def test_only_seeds_with_all_baselines_are_complete() -> None:
     frame = pd.DataFrame(rows, columns=["baseline", "seed"])
     assert [*complete(frame)["seed"]] == [0, 0]
     assert complete(frame[1:]).empty  # each seed lacks another baseline
+
+
+def test_verdicts_that_another_curve_changes() -> None:
+    learned, lost = frames()
+    names = ["ours", "most"]
+    before = at_equal_learning(learned, {"loss": (lost, 0.0)}, CURVE, names)
+    learned["faster"], lost["faster"] = learned["fast"] + 0.2, lost["fast"] + 0.2
+    after = at_equal_learning(learned, {"loss": (lost, 0.0)}, [*CURVE, "faster"], names)
+    changed = changed_verdicts(before, after)
+    assert {*changed} == {("loss", "most")}  # `ours` is better on both curves
+    assert changed["loss", "most"][0] == OUTSIDE
+    assert changed_verdicts(after, after) == {}

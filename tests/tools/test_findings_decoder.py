@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from functools import cache
+from itertools import combinations
 from statistics import fmean
 
 import numpy as np
@@ -15,6 +17,7 @@ from clbench.results.archive import read_archive
 from clbench.results.statistics import Comparison, summarise
 from clbench.suite.read import read_suite
 from tools import findings_decoder as page
+from tools.equal_learning import OUTSIDE, changed_verdicts
 from tools.findings import interval, plain, signed
 
 
@@ -190,7 +193,7 @@ def test_the_answers_at_equal_learning() -> None:
     curve = {name: each for (score, name), each in found.items() if score == "p_o"}
     assert page.rates(page.LONG)[-1] == page.LONG
     assert curve["replay"].verdict == "better"
-    assert f"it keeps {ends_of(curve['replay'])} more of the old facts, which is" in text()
+    assert f"it keeps {ends_of(curve['replay'])} more of the old facts. This" in text()
     known = ("freeze-bottom", "talr", "asft", "dft")
     names = (*known, "lora-fast", "self-replay-tenth")
     assert {curve[name].verdict for name in names} == {"worse"}
@@ -208,6 +211,60 @@ def test_the_answers_at_equal_learning() -> None:
     assert f"lose more than the curve ({less(lost[0])})" in text()
     shown = [plain(-each.difference) for each in lost[1:]]
     assert "and `talr`, `asft` and `dft` lose {}, {} and {} more.".format(*shown) in text()
+
+
+def names_of(found: Iterable[str]) -> str:
+    """Return names as a list in words."""
+    *others, end = (f"`{name}`" for name in found)
+    return f"{', '.join(others)} and {end}" if others else end
+
+
+def test_later_runs_with_more_steps_on_the_curve_change_the_verdicts_that_the_page_names() -> None:
+    found = page.on_curve(*sorted(page.LATER))
+    changed = changed_verdicts(page.on_curve(), found)
+    none = "no difference shown"
+
+    def of(score: str, before: str, after: str) -> list[str]:
+        same = (pair == (before, after) and key[0] == score for key, pair in changed.items())
+        return [key[1] for key, is_one in zip(changed, same, strict=True) if is_one]
+
+    kept = [n for score, n in changed if score == "p_o"]
+    gone = ["replay", "self-replay-tenth", "generic-replay-tenth", "kl-anchor-light", "talr"]
+    assert of("p_o", "better", none) == ["replay"]
+    assert {*of("p_o", "worse", none)} == {*gone[1:]}
+    assert f"the verdicts of {names_of(gone)} are then not shown, `ewc-strong`" in text()
+    assert of("p_o", none, "worse") == ["ewc-strong"]
+    assert {*of("p_o", OUTSIDE, none)} == {"ewc", "generic-replay-half"}
+    assert len(kept) == 8
+    assert "of `ewc` and `generic-replay-half`, which can then be compared, no" in text()
+    gone = ["replay", "self-replay-tenth", "kl-anchor-light", "talr"]
+    assert of("forgetting", "better", none) == ["replay"]
+    assert {*of("forgetting", "worse", none)} == {*gone[1:]}
+    assert f"since the first stage, {names_of(gone)} lose their verdicts," in text()
+    assert of("forgetting", none, "worse") == ["freeze-bottom"]
+    assert of("forgetting", OUTSIDE, "worse") == ["generic-replay-half"]
+    assert of("forgetting", OUTSIDE, none) == ["ewc"]
+    assert len(changed) == 8 + 7
+    assert (
+        "`freeze-bottom` and `generic-replay-half` are shown to lose more, and of `ewc`" in text()
+    )
+    runs = ("vanilla-long", "low-rate-quarter-twice", page.STEADY, "low-rate-quarter-eightfold")
+    assert {*runs} == page.LATER
+    assert f"The four later runs with more steps ({names_of(runs)}) are not part" in text()
+
+
+def test_whichever_later_runs_join_the_curve_no_lead_of_replay_is_shown() -> None:
+    runs = sorted(page.LATER)
+    choices = [some for n in range(1, 5) for some in combinations(runs, n)]
+    found = [page.on_curve(*some) for some in choices]
+    assert len(choices) == 15
+    assert {each[s, "replay"].verdict for each in found for s in ("p_o", "forgetting")} == {
+        "no difference shown"
+    }
+    words = "with none of the 15 is replay shown to keep more, and with each of them"
+    less = ("self-sft-drop", "freeze-bottom", "dft", "asft", "lora-fast", "lora-faster")
+    assert {each["p_o", name].verdict for each in found for name in less} == {"worse"}
+    assert f"{words} {', '.join(f'`{n}`' for n in less[:4])} and the two strengths" in text()
 
 
 def test_the_answers_on_a_low_rate_for_more_steps() -> None:

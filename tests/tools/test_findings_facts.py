@@ -156,6 +156,18 @@ def test_with_the_seeds_declared_first_replay_alone_is_ahead() -> None:
     assert "wider than .05 on either side for eleven of the fourteen methods" in text()
 
 
+def test_later_runs_with_more_steps_on_the_curve() -> None:
+    found = page.on_curve(*sorted(page.untuned.LATER))
+    none = "no difference shown"
+    ahead = [n for n, c in found.items() if isinstance(c, Comparison) and c.verdict == "better"]
+    assert ahead == []
+    assert {found[name].verdict for name in ("freeze-bottom", "kl-anchor")} == {none}
+    dft, asft, eaft = (less(found[name]) for name in ("dft", "asft", "eaft"))
+    assert {found[name].verdict for name in ("dft", "asft", "eaft")} == {"worse"}
+    assert not isinstance(page.on_curve()["eaft"], Comparison)
+    assert f"are shown to be, by {dft}, {asft} and {eaft}." in text()
+
+
 def test_the_verdicts_are_the_same_at_the_level_of_a_second_look() -> None:
     groups: dict[str, dict[str, Differences]] = {}
     for score, name in page.against_vanilla():

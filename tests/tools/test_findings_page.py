@@ -19,6 +19,7 @@ from tools import findings_answers as answers
 from tools import findings_page as page
 from tools import findings_smollm2
 from tools import findings_studies as studies
+from tools.equal_learning import OUTSIDE, changed_verdicts
 from tools.findings import REFERENCE, plain
 
 NONE = "no difference shown"
@@ -216,6 +217,27 @@ def test_the_words_on_the_decoder_are_those_of_the_cells() -> None:
         assert all(decoder.matched(method, level) is None for level in LEVELS)
     back = re.findall(r"\.\d+", answers.relearning_values()["again back"])
     assert max(map(float, back)) < 0.5  # "Little"
+
+
+def test_the_words_on_a_curve_with_more_steps_are_those_of_the_cells() -> None:
+    later = sorted(answers.decoder.LATER)
+    tuned = answers.facts.on_curve(), answers.facts.on_curve(*later)
+    assert changed_verdicts(*tuned) == {
+        **dict.fromkeys(("replay", "low-rate-long"), ("better", NONE)),
+        **dict.fromkeys(("freeze-bottom", "kl-anchor"), ("worse", NONE)),
+        **dict.fromkeys(("dft", "asft"), (NONE, "worse")),
+        "eaft": (OUTSIDE, "worse"),
+    }
+    untuned = changed_verdicts(answers.decoder.on_curve(), answers.decoder.on_curve(*later))
+    lost = {name for (score, name), (_, now) in untuned.items() if (score, now) == ("p_o", NONE)}
+    lost -= {name for (_, name), (before, _) in untuned.items() if before == OUTSIDE}
+    shares = {"self-replay-tenth", "generic-replay-tenth"}
+    assert lost == {"replay", "talr", "kl-anchor-light", *shares}
+    assert untuned["p_o", "ewc-strong"] == (NONE, "worse")
+    on_policy = text().partition("## On-policy data")[2].partition("\n## ")[0]
+    words = "<!--/-->, which is not shown if the four later runs with more steps join that curve;"
+    own = f"<!--=curve self-replay-tenth p_o-->{answers.values()['curve self-replay-tenth p_o']}"
+    assert f"{own}{words}" in " ".join(on_policy.split())
 
 
 @pytest.mark.parametrize(
