@@ -254,15 +254,16 @@ def relearning_values() -> dict[str, str]:
     count, n = int(np.isfinite(again).sum()), len(again)
     before, lost, eight, _, last = (relearned().groupby("seed")[name].mean() for name in TRIES)
     back, cost = summarise([*((last - lost) / (before - lost))]), summarise([*(eight - lost)])
-    gone, found = decoder.relearned_slowly(decoder.SLOW["a tenth"], "vanilla")
-    part = summarise([*(found[:, -1] / gone)])
-    never = decoder.relearned_slowly(decoder.NEVER_KNEW, "vanilla")[1]
+    most = decoder.TRIED[-1]
+    slow = decoder.relearned_slowly(decoder.SLOW["a tenth"], "vanilla")
+    part = summarise([*(slow[most] / slow["lost"])])
+    never = decoder.relearned_slowly(decoder.NEVER_KNEW, "vanilla")
     return {
         "again slow vanilla": share(part.mean, part.low, part.high),
-        "again brought": shown(summarise([*found[:, -1]])),
-        "again never": shown(summarise([*never[:, -1]])),
-        "again recovered": shown(decoder.recovered("vanilla")),
-        "again recovered half": shown(decoder.recovered("vanilla-half")),
+        "again brought": shown(summarise([*slow[most]])),
+        "again never": shown(summarise([*never[most]])),
+        "again recovered": shown(decoder.remembered()["vanilla"]),
+        "again recovered half": shown(decoder.remembered()["vanilla-half"]),
         "again count": f"{count} of the {n}",
         "again back": share(back.mean, back.low, back.high),
         "again cost": shown(cost),

@@ -20,7 +20,7 @@ The comparisons of every baseline with plain fine-tuning at the rate at which th
 nearly as much, with its curve over rates and steps, and with low rates for more steps (`LATER`)
 were added after the cells were seen. So was relearning at low rates (`SLOW`), which was declared
 before its own cells. Its control, a base that never knew the old facts (`NEVER_KNEW`), was declared
-later, before the control's cells.
+later, before the control's first kept cell.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from clbench.results.cell import CellResult, cell_scores, steps_by_scenario
 from clbench.results.matched import LEVELS, read_curve
 from clbench.results.statistics import (
     Comparison,
+    Differences,
     Floats,
-    Summary,
+    compare,
     summarise,
 )
 from clbench.results.store import Store
@@ -62,6 +63,8 @@ SLOW = {"a tenth": "findings-decoder-relearn", "three tenths": "findings-decoder
 """Runs of plain fine-tuning that relearn at that share of the rate."""
 NEVER_KNEW = "findings-decoder-relearn-others"
 """The run at a tenth whose base never knew the old facts."""
+TRIED = (8, 16, 32)
+"""Numbers of rows on which these runs relearn."""
 ANSWERS = {"": "right answers", "_base": "base’s answers", "_own": "own answers"}
 MEASURES = {
     **{f"{d}_kl{a}": f"{d} KL, {ANSWERS[a]}" for a in ANSWERS for d in ("forward", "reverse")},
@@ -233,18 +236,33 @@ def on_curve(*later: str) -> dict[tuple[str, str], Comparison | int]:
 
 
 @cache
-def relearned_slowly(folder: str, baseline: str) -> tuple[Floats, Floats]:
-    """Return what cells of `SLOW` lost, and what each number of rows brings back, by seed."""
-    cells = [c for c in Store(REFERENCE / folder).read().cells if c.baseline == baseline]
-    scores = np.array([cell.relearning["scores"] for cell in cells])
-    lost = np.array([cell.R[0][0] for cell in cells]) - scores[:, 0]
-    return lost, scores[:, 1:] - scores[:, :1]
+def relearned_slowly(folder: str, baseline: str) -> pd.DataFrame:
+    """Return what cells of `SLOW` ``lost``, and what each number of rows brings back, by seed."""
+    rows, seeds = [], []
+    for cell in Store(REFERENCE / folder).read().cells:
+        if (cell.baseline, cell.status) == (baseline, "ok"):
+            scores = dict(zip(cell.relearning["rows"], cell.relearning["scores"], strict=True))
+            first = np.array(cell.R[0], np.float64)[0]
+            back = {number: scores[number] - scores[0] for number in TRIED}
+            rows.append({"lost": first - scores[0]} | back)
+            seeds.append(cell.seed)
+    return pd.DataFrame(rows, index=seeds).sort_index()
 
 
-def recovered(baseline: str) -> Summary:
-    """Return what the most rows bring back beyond what they teach a model that never knew."""
-    knew, never = (relearned_slowly(f, baseline)[1][:, -1] for f in (SLOW["a tenth"], NEVER_KNEW))
-    return summarise([*(knew - never)])
+@cache
+def remembered() -> dict[str, Comparison]:
+    """Return what the most rows bring back beyond what they teach a model that never knew.
+
+    By baseline, one family. Each is a difference of two differences of scores.
+    """
+    step = 2.0**0.5 * steps()["p_o"]
+    samples = {}
+    for name in ("vanilla", "vanilla-half"):
+        knew, never = (relearned_slowly(folder, name) for folder in (SLOW["a tenth"], NEVER_KNEW))
+        if not knew.index.equals(never.index):
+            raise ValueError(f"{name}: both runs of relearning must have the same seeds")
+        samples[name] = Differences(tuple(knew[TRIED[-1]] - never[TRIED[-1]]), step)
+    return {name: each for (_, name), each in compare({"p_o": samples}).items()}
 
 
 def tables() -> dict[str, str]:
@@ -281,10 +299,10 @@ def tables() -> dict[str, str]:
     slow = []
     for label, folder in {**SLOW, "a tenth, never knew": NEVER_KNEW}.items():
         for name in ("vanilla", "vanilla-half"):
-            lost, back = relearned_slowly(folder, name)
-            found = [summarise(list(values)) for values in back.T]
+            own = relearned_slowly(folder, name)
+            found = [summarise([*own[number]]) for number in TRIED]
             ends = [interval(f.mean, f.low, f.high) for f in found]
-            slow.append([label, f"`{name}`", str(len(lost)), plain(lost.mean()), *ends])
+            slow.append([label, f"`{name}`", str(len(own)), plain(own["lost"].mean()), *ends])
     heads = [f"{KEPT[s]}{', unseen methods' if u else ''}" for s, u in shown]
     scores = ["new facts", "", "old facts kept", ""]
     equally = ["kept at equal learning", "not lost since the first stage"]
@@ -295,7 +313,7 @@ def tables() -> dict[str, str]:
         "decoder-steady": table(["baseline", *scores], steady),
         "decoder-rates": table(["baseline", "nearest rate", *scores, *equally], nearest),
         "decoder-relearned": table(
-            ["relearns at", "baseline", "seeds", "lost", *(f"{n} rows" for n in (8, 16, 32))], slow
+            ["relearns at", "baseline", "seeds", "lost", *(f"{n} rows" for n in TRIED)], slow
         ),
         "decoder-points": table(["baseline", *marks], points),
         **grpo.tables(),

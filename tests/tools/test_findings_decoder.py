@@ -18,7 +18,7 @@ from clbench.results.statistics import Comparison, summarise
 from clbench.suite.read import read_suite
 from tools import findings_decoder as page
 from tools.equal_learning import OUTSIDE, changed_verdicts
-from tools.findings import interval, plain, signed
+from tools.findings import interval, more, plain, signed
 
 
 @cache
@@ -299,26 +299,46 @@ def test_a_curve_of_rates_is_read_between_its_ends(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_answer_on_relearning_at_a_low_rate() -> None:
-    lost, back = page.relearned_slowly(page.SLOW["a tenth"], "vanilla")
-    assert lost.shape == (10,)
-    assert back.shape == (10, 3)
-    assert summarise(list(back[:, 0])).low > 0.0  # the first rows destroy nothing
-    found = summarise(list(back[:, -1]))
+    own = page.relearned_slowly(page.SLOW["a tenth"], "vanilla")
+    assert [*own.index] == [*range(10)]
+    assert [*own.columns] == ["lost", *page.TRIED]
+    assert summarise([*own[8]]).low > 0.0  # the first rows destroy nothing
+    found = summarise([*own[32]])
     ends = [plain(value) for value in (found.mean, found.low, found.high)]
-    assert "back {} [{}, {}] of the {} that".format(*ends, plain(lost.mean())) in text()
+    assert "back {} [{}, {}] of the {} that".format(*ends, plain(own["lost"].mean())) in text()
 
 
 def test_the_answer_on_a_model_that_never_knew() -> None:
-    back = page.relearned_slowly(page.NEVER_KNEW, "vanilla")[1]
-    assert back.shape == (10, 3)
-    found = (
-        summarise(list(back[:, -1])),
-        page.recovered("vanilla"),
-        page.recovered("vanilla-half"),
-    )
-    words = ("learns {} [{}, {}] from", "the rest, {} [{}, {}];", "is shown, {} [{}, {}].")
-    for each, sentence in zip(found, words, strict=True):
-        assert sentence.format(*map(plain, (each.mean, each.low, each.high))) in text()
+    never = page.relearned_slowly(page.NEVER_KNEW, "vanilla")
+    assert [*never.index] == [*range(10)]
+    found = summarise([*never[32]])
+    ends = map(plain, (found.mean, found.low, found.high))
+    assert "learns {} [{}, {}] from".format(*ends) in text()
+    rest = page.remembered()
+    assert {each.verdict for each in rest.values()} == {"no difference shown"}
+    assert {each.level for each in rest.values()} == {0.975}  # one family of two
+    full, half = (more(rest[name]) for name in ("vanilla", "vanilla-half"))
+    assert f"is shown after the full rate, {full}, or after half of it, {half}." in text()
+    readme = " ".join((page.ROOT / "README.md").read_text(encoding="utf-8").split())
+    lost = page.relearned_slowly(page.SLOW["a tenth"], "vanilla")
+    words = f"bring back {plain(lost[32].mean())} of the {plain(lost['lost'].mean())} lost; a model"
+    words = f"{words} that never knew the facts gains {plain(found.mean)} from the same rows, and"
+    assert f"{words} no difference between the two is shown." in readme
+
+
+def test_what_is_remembered_is_paired_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def frame(seeds: list[int]) -> pd.DataFrame:
+        return pd.DataFrame({"lost": 0.5, **dict.fromkeys(page.TRIED, 0.1)}, index=seeds)
+
+    seeds = {page.SLOW["a tenth"]: [0, 1, 2], page.NEVER_KNEW: [0, 1, 3]}
+    monkeypatch.setattr(page, "relearned_slowly", lambda folder, _: frame(seeds[folder]))
+    with pytest.raises(ValueError, match="the same seeds"):
+        page.remembered.__wrapped__()
+
+
+def test_steps_are_those_of_the_rows_that_are_scored() -> None:
+    assert page.steps()["p_s"] == 1 / 48
+    assert page.steps()["p_o"] == page.steps()["forgetting"] == 1 / 144
 
 
 def test_what_the_cells_left_out_and_the_notes_say() -> None:

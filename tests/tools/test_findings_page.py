@@ -215,6 +215,8 @@ def test_the_words_on_the_decoder_are_those_of_the_cells() -> None:
     }
     for method in decoder.ON_POLICY:  # "nothing can be compared at the levels … fixed beforehand"
         assert all(decoder.matched(method, level) is None for level in LEVELS)
+    rest = {each.verdict for each in decoder.remembered().values()}
+    assert rest == {NONE}  # "no remainder is shown"
     back = re.findall(r"\.\d+", answers.relearning_values()["again back"])
     assert max(map(float, back)) < 0.5  # "Little"
 
