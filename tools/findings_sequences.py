@@ -105,11 +105,12 @@ They are made on the other three, as the first seed suggested them.
 STRONG = tuple(
     Claim("o-lora-strong", name) for name in ("o-lora", "lora-shared", "ewc-lora", "frozen")
 )
+FAST = tuple(Claim("ewc-lora-fast", name) for name in ("ewc-lora", "frozen", "prototypes"))
 LOW = tuple(Claim("seq-star-low", name) for name in ("seq-star", "frozen"))
 LOWER = (*LOW, Claim("seq-star-low", "prototypes"))
 TIES = tuple(Claim("ties-retuned", name) for name in ("ties", "vanilla"))
 RETUNED = {
-    FOUR: {"strong": STRONG},
+    FOUR: {"strong": STRONG, "fast": FAST},
     FIFTEEN: {"strong": STRONG},
     STAGE: {"low": LOW},
     ALL: {"low": LOWER, "ties": TIES},

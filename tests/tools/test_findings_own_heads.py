@@ -116,6 +116,18 @@ def test_what_the_page_says_of_a_tuned_penalty_of_o_lora() -> None:
         assert used == (500.0, 5.0)
 
 
+def test_what_the_page_says_of_a_higher_rate_of_ewc_lora() -> None:
+    found = [page.retuned(page.FOUR)[claim, page.SCORE] for claim in page.FAST]
+    assert {each.verdict for each in found} == {"no difference shown"}
+    rows = {row["method"]: row for row in means(score_rows(page.with_retuned(page.FOUR)))}
+    words = f"(`ewc-lora-fast`) ends at {plain(rows['ewc-lora-fast']['average_mean'])}. No"
+    words = f"{words} difference is shown from its first setting ({{}}), from the head on frozen"
+    words = f"{words} features ({{}}) or from class means ({{}})."
+    assert words.format(*map(shown, found)) in text()
+    cells = [c for c in page.with_retuned(page.FOUR) if c.baseline == "ewc-lora-fast"]
+    assert sorted(cell.seed for cell in cells) == [*range(10)]
+
+
 def test_what_the_page_says_of_fifteen_tasks() -> None:
     lead = {claim: found(3)[Claim(*claim), page.SCORE] for claim in (
         ("o-lora", "lora-shared"), ("o-lora", "frozen"), ("lora-shared", "vanilla"),

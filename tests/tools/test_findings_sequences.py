@@ -266,6 +266,20 @@ def test_higher_weights_of_o_lora_on_four_tasks() -> None:
     assert (used["weight"], used["lr_multiple"]) == (500.0, 5.0)
 
 
+def test_higher_rates_of_ewc_lora_on_four_tasks() -> None:
+    cells = Store(page.REFERENCE / "findings-sequence-4-tune-ewc-lora").read().cells
+    own = ((c.settings["method"], c.scores["average"]) for c in cells)
+    found = {(each["importance"], each["lr_multiple"]): score for each, score in own}
+    rates = (5.0, 10.0, 20.0)
+    assert {*found} == {(strength, rate) for strength in (1e4, 1e5) for rate in rates}
+    five, ten, twenty = (plain(found[1e4, rate]) for rate in rates)
+    words = f"ten times the rate at the same strength scores {ten}, 5 {five} and 20 {twenty}, so"
+    assert words in text()
+    assert all(found[1e5, rate] <= found[1e4, rate] for rate in rates)  # "helps at none"
+    used = read_baseline(str(page.FOUR.tuning / "ewc-lora-fast.toml")).settings
+    assert (used["importance"], used["lr_multiple"]) == max(found, key=found.__getitem__)
+
+
 def test_a_higher_rate_of_the_heads_of_seq_star() -> None:
     first, later = (
         max(cell.scores["average"] for cell in Store(page.REFERENCE / folder).read().cells
