@@ -13,6 +13,7 @@ import pytest
 
 import clbench
 from clbench.audit.items import load_items
+from clbench.audit.planning import plan
 from clbench.suite.read import read_suite
 from clbench.tasks.registry import TASKS, load_task
 from clbench.training.protocol import Protocol
@@ -169,6 +170,11 @@ def test_the_documentation_states_what_simulations_of_other_intervals_show() -> 
     assert range_of_curves.replace("0.", ".") in read("tune.md")
     rows = pd.read_csv(ROOT / "results" / "verdicts" / "rows.csv")["coverage"]
     assert f"{rows.min():.3f} to {rows.max():.3f}".replace("0.", ".") in text
+
+
+def test_the_documentation_states_what_the_rows_of_an_audit_show() -> None:
+    text = " ".join((ROOT / "docs" / "audit.md").read_text(encoding="utf-8").split())
+    assert f'"{plan({"glue/mrpc": 500}, 6)}"' in text
 
 
 def test_the_documentation_states_the_alarms_of_tuned_copies() -> None:

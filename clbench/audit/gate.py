@@ -8,7 +8,7 @@ limit. Both errors have the error rate α of the comparison:
 - to fail, each of m requirements is tested at α / m (Bonferroni), so a model that meets all is
   called *fail* with a probability of at most α.
 
-`benchmarks/audit.py` simulates both.
+`benchmarks/decisions.py` simulates both.
 """
 
 import math
