@@ -7,11 +7,12 @@ the hardware is fast at it, in bf16, with labels of -100 on the prompts and padd
 row of a batch; the engine with its defaults; and the engine with packed rows. Speed: real tokens
 per second in windows of steps after a warm-up, in turns in one process, and their share of what
 this machine's matrix products allow in that precision, where training all layers but the output
-layer on real tokens counts as useful work. Loss: the mean over the
-answers' tokens in the last half of a short training, for several seeds. Memory: the peak of one
-process each. Methods: the speed of each baseline of ``--methods`` beside vanilla's in the engine,
-on padded and on packed rows, in turns; in the share of matrix products, a base model that is read
-at each step counts as cost, not as work.
+layer on real tokens counts as useful work. A step counts as a batch of rows of the mean length of
+all, and windows hold other rows: differences of some percent between short windows may be those of
+their rows. Loss: the mean over the answers' tokens in the last half of a short training, for
+several seeds. Memory: the peak of one process each. Methods: the speed of each baseline of
+``--methods`` beside vanilla's in the engine, on padded and on packed rows, in turns; in the share
+of matrix products, a base model that is read at each step counts as cost, not as work.
 Scoring: the time to score four answers to each prompt, and to read the prompts alone, in turns.
 Generation: tokens per second drawn in batches of several sizes with a cache of keys and values,
 in turns.

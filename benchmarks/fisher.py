@@ -3,13 +3,13 @@
     python benchmarks/fisher.py [--lengths 16 32] [--model MODEL]
 
 The model is a random BERT with a masked-LM head: 6 layers, 384 wide, 30,522 tokens. All contenders
-see the same texts and masks and take turns in one process; medians of the milliseconds an example
-are compared. The loop is the obvious solution: forward, backward and a sum of squares for each
-example, with its true tokens as labels. The time of clbench includes its own check by plain
-backward passes on two examples. The built-in corpus has a median of 17 tokens; the longer the
-texts, the more time goes into products that both sides need. The share of matrix products counts
-one forward and backward pass over the masked places as useful work. Memory: the peak of one
-process each, and of one that only loads model and texts.
+take turns in one process; medians of the milliseconds an example are compared. The loop gets the
+first of the texts and masks that the others get. The loop is the obvious solution: forward,
+backward and a sum of squares for each example, with its true tokens as labels. The time of clbench
+includes its own check by plain backward passes on two examples. The built-in corpus has a median of
+17 tokens; the longer the texts, the more time goes into products that both sides need. The share of
+matrix products counts one forward and backward pass over the masked places as useful work. Memory:
+the peak of one process each, and of one that only loads model and texts.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def make_model(name: str | None, device: torch.device) -> PreTrainedModel:
     return BertForMaskedLM(config).eval().to(device)
 
 
-def make_batches(examples: int, length: int, size: int, device: torch.device) -> list[Batch]:
-    """Return batches of 2048 random tokens, 15 % of them masked."""
+def draw_texts(examples: int, length: int, size: int, device: torch.device) -> Batch:
+    """Return random tokens, 15 % of them masked."""
     rng = torch.Generator().manual_seed(0)
     ids = torch.randint(min(999, size // 2), size, (examples, length), generator=rng)
     rank = torch.rand(ids.shape, generator=rng).argsort(1).argsort(1)
@@ -108,9 +108,14 @@ def make_batches(examples: int, length: int, size: int, device: torch.device) ->
         "attention_mask": torch.ones_like(ids),
         "labels": ids.masked_fill(~masked, IGNORED),
     }
-    rows = max(1, BATCH_TOKENS // length)
+    return {key: value.to(device) for key, value in whole.items()}
+
+
+def batches_of(texts: Batch, examples: int) -> list[Batch]:
+    """Return batches of 2048 tokens of the first texts."""
+    rows = max(1, BATCH_TOKENS // texts["input_ids"].shape[1])
     return [
-        {key: value[start : start + rows].to(device) for key, value in whole.items()}
+        {key: value[start : min(start + rows, examples)] for key, value in texts.items()}
         for start in range(0, examples, rows)
     ]
 
@@ -123,19 +128,19 @@ def speed(args: argparse.Namespace, length: int, device: torch.device) -> dict[s
     config: Any = model.config
     inner = int(getattr(config, "intermediate_size", 4 * config.hidden_size))
     products = MatrixProducts(device, BATCH_TOKENS, config.hidden_size, inner)
+    texts = draw_texts(max(args.examples, args.loop_examples), length, size, device)
     for turn in turns(args, warmup=1):
         products.measure()
         for name, contender in contenders(device).items():
             examples = args.loop_examples if name.startswith("loop") else args.examples
-            examples = examples if turn >= 0 else min(examples, 8)
-            batches = make_batches(examples, length, size, device)
+            batches = batches_of(texts, examples)
             started = time.perf_counter()
             contender(model, batches)
             wait(device)
             if turn >= 0:
                 measured[name].append((time.perf_counter() - started) / examples * 1e3)
     print(f"\n{length} tokens, {args.examples} examples a turn ({args.loop_examples} of the loop)")
-    (batch,) = make_batches(1, length, size, device)
+    (batch,) = batches_of(texts, 1)
     flops = flops_of(lambda: masked_lm(model, batch).mean_loss())
     model.zero_grad()
     share = partial(_share, products, flops)
@@ -151,7 +156,8 @@ def memory(args: argparse.Namespace, device: torch.device) -> None:
     """Print the peak in megabytes of ``CONTENDER:EXAMPLES``; run in a process of its own."""
     name, examples = args.only.split(":")
     model = make_model(args.model, device)
-    batches = make_batches(int(examples), args.length, int(model.config.vocab_size), device)
+    texts = draw_texts(int(examples), args.length, int(model.config.vocab_size), device)
+    batches = batches_of(texts, int(examples))
     peak = PeakMemory(device)
     if name != "nothing":
         contenders(device)[name](model, batches)
@@ -159,7 +165,7 @@ def memory(args: argparse.Namespace, device: torch.device) -> None:
 
 
 def main() -> None:
-    parser = make_parser(__doc__, turns=2)
+    parser = make_parser(__doc__, turns=3)
     parser.add_argument("--model", help="a model with a masked-LM head instead of a random one")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 32], help="tokens of a text")
     parser.add_argument(

@@ -83,7 +83,10 @@ def add_window_options(parser: argparse.ArgumentParser) -> None:
 
 
 def start(args: argparse.Namespace) -> torch.device:
-    """Set threads and allocator as the engine does, and return the device."""
+    """Set threads and allocator as the engine does, and return the device.
+
+    All contenders keep freed memory then, the Trainer, too, which by itself does not.
+    """
     torch.set_num_threads(args.threads)
     keep_freed_memory()
     device = resolve_device(args.device)
@@ -137,6 +140,8 @@ class WindowDoneError(Exception):
 def steps_per_second(args: argparse.Namespace, train: Callable[..., object]) -> float:
     """Return the speed in a window of steps or seconds, after a warm-up.
 
+    A window of the engine may hold up to two steps in which it measures memory, which are slower.
+
     `train` takes the number of `steps`, and `on_step`, to be called with the number of each.
     """
     marks: dict[int, float] = {}
@@ -155,7 +160,10 @@ def steps_per_second(args: argparse.Namespace, train: Callable[..., object]) -> 
 def print_peak(
     args: argparse.Namespace, device: torch.device, train: Callable[..., object]
 ) -> None:
-    """Print the peak memory in megabytes of the warm-up steps of ``--only``, for `peaks`."""
+    """Print the peak memory in megabytes of the warm-up steps of ``--only``, for `peaks`.
+
+    The longest batch decides it, and contenders draw batches of their own.
+    """
     peak = PeakMemory(device)
     train(args.only, seed=0, steps=args.warmup, on_step=lambda _: None)
     print(peak.megabytes())

@@ -254,10 +254,12 @@ def training_steps(args: argparse.Namespace, device: torch.device) -> dict[str, 
     trainings = {name: Training(args, work, name, device) for name in names}
     measured: dict[str, list[float]] = {name: [] for name in names}
     products = work.products(device, trainings["vanilla"].context.model)
-    for turn in turns(args):
+    for turn in turns(args, args.warmup):
         products.measure()
         for name in names if turn % 2 == 0 else names[::-1]:
-            measured[name].append(trainings[name].window())
+            milliseconds = trainings[name].window()
+            if turn >= 0:
+                measured[name].append(milliseconds)
     flops = args.batch_size * example_flops(args.model, work.length)
     bf16 = resolve_precision("auto", device).name == "bf16"
 
