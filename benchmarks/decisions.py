@@ -1,16 +1,19 @@
-"""Simulate what audits say beside their verdicts: chance flips, planned power, looks and gates.
+"""Simulate what audits say beside their verdicts: chance flips, calibration, power, looks, gates.
 
-    python benchmarks/decisions.py [--draws 1000] [--only chance] [--out results/verdicts]
+    python benchmarks/decisions.py [--draws N] [--only chance] [--out results/verdicts]
 
 It prints a table each:
 
     chance  coverage of the intervals of flips beyond chance, and the share of tasks that are
             taken to be above chance though the base model guesses
+    calibration  coverage of the intervals of a difference in calibration error, of one test and
+            of one of 17, between models that are honest, too hesitant or too sure
     power   share of audits that show a loss, with the rows that `--detect` takes for it
     looks   share of audits with a false word over all looks of `--until-settled`, nothing having
             changed or every change being just beyond the margin, and the mean number of looks
     gate    share of models that violate a requirement and pass, that meet all and fail, and of
-            right decisions; flips, scores that are not right or wrong, and losses with skewed noise
+            right decisions; flips, scores that are not right or wrong, and losses with three kinds
+            of skewed noise (`LOSSES`). Every task can show forgetting.
 
 Models violate or meet requirements as narrowly as can be: at their limits, which is worst.
 """
@@ -19,12 +22,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from itertools import combinations_with_replacement
 from pathlib import Path
 
 import numpy as np
 
+from clbench.audit.ability import signed_gaps
 from clbench.audit.chance import beyond_chance, p_above
-from clbench.audit.changes import Flips
+from clbench.audit.changes import Flips, mean_change
 from clbench.audit.comparison import Comparison, compare
 from clbench.audit.gate import Gate, Requirement
 from clbench.audit.planning import looks, rows_needed
@@ -32,6 +37,8 @@ from clbench.audit.scores import ItemScores, Paired
 from clbench.audit.settings import MARGIN
 from clbench.results.statistics import ALPHA, spend
 
+EVIDENCE = 1.5
+"""How much more evidence there is for the right answer, in standard deviations of its noise."""
 Random = np.random.Generator
 Row = dict[str, object]
 
@@ -86,6 +93,50 @@ def chance(draws: int) -> Iterator[Row]:
                         "width": f"{width / draws:.4f}",
                         "above_chance": above / draws,
                     }
+
+
+def ranked(n: int, sharpness: tuple[float, float], rng: Random) -> list[np.ndarray]:
+    """Return the signed gaps of two models that choose among four answers.
+
+    Both see evidence for each answer with normal noise, most of it the same; that of the right one
+    is higher by `EVIDENCE`. Honest confidence, of sharpness 1, is the posterior.
+    """
+    right = np.arange(4) == rng.integers(4, size=(n, 1))
+    common = rng.standard_normal((n, 4))
+    gaps = []
+    for each in sharpness:
+        seen = 0.8 * common + 0.6 * rng.standard_normal((n, 4)) + EVIDENCE * right
+        shares = np.exp(each * EVIDENCE * seen)
+        shares /= shares.sum(1, keepdims=True)
+        best = shares.argmax(1)
+        gaps.append(signed_gaps(shares.max(1), right[np.arange(n), best]))
+    return gaps
+
+
+def calibration(draws: int) -> Iterator[Row]:
+    """Yield coverage of the intervals of a difference in calibration error."""
+    rng = np.random.default_rng(0)
+    kinds = {"honest": 1.0, "flattened": 0.5, "sharpened": 2.0}
+    for one, other in combinations_with_replacement(kinds, 2):
+        sharpness = kinds[one], kinds[other]
+        population = ranked(1_000_000, sharpness, rng)
+        truth = float(population[1].mean() - population[0].mean())
+        for n in (300, 1000):
+            covered = np.zeros(2)
+            for _ in range(draws):
+                change = mean_change(*ranked(n, sharpness, rng))
+                for i, tests in enumerate((1, 17)):
+                    low, high = change.interval(1.0 - ALPHA / tests)
+                    covered[i] += low <= truth <= high
+            first, family = covered / draws
+            yield {
+                "one": one,
+                "other": other,
+                "items": n,
+                "true": f"{truth:.4f}",
+                "coverage": first,
+                "coverage_of_17": family,
+            }
 
 
 def power(draws: int) -> Iterator[Row]:
@@ -179,12 +230,23 @@ GATE = Gate(
 """Two tasks of one axis; a task; a model's own level; graded scores; and a loss in nats."""
 
 
-def gated(excess: dict[str, float], rows: int, rng: Random) -> Comparison:
+LOSSES: dict[str, Callable[[Random], np.ndarray]] = {
+    "some texts better": lambda rng: 0.15 * (rng.exponential(size=300) - 1.0),
+    "some texts worse": lambda rng: -0.1 * (rng.lognormal(size=300) - np.exp(0.5)),
+    "few texts far worse": lambda rng: (
+        0.02 - (rng.random(300) < 0.02) * rng.exponential(size=300) + 0.05 * rng.normal(size=300)
+    ),
+}
+"""Changes in nats of 300 texts, of mean 0; positive is better."""
+WORDS = ("pass", "fail", "not enough evidence")
+
+
+def gated(excess: dict[str, float], rows: int, rng: Random, losses: str) -> Comparison:
     """Return a comparison in which each quantity is its limit plus an excess."""
     change = {r.name: r.limit + excess[r.name] for r in GATE.requirements}
     format_share = min(1.0, change["format"])
     level = (rng.random(rows) < 0.9, rng.random(rows) < format_share)
-    noise = 0.15 * (rng.exponential(size=300) - 1.0)
+    noise = LOSSES[losses](rng)
     pairs = [
         measured("one", "knowledge", *flipped(rows, change["knowledge"] + 0.02, 0.15, rng)),
         measured("two", "knowledge", *flipped(rows, change["knowledge"] - 0.02, 0.15, rng)),
@@ -198,22 +260,25 @@ def gated(excess: dict[str, float], rows: int, rng: Random) -> Comparison:
 
 def gate(draws: int) -> Iterator[Row]:
     """Yield the shares of decisions for models that violate or meet the requirements."""
-    rng = np.random.default_rng(0)
     names = [requirement.name for requirement in GATE.requirements]
     far = {"knowledge": 0.05, "mine": 0.1, "format": 0.04, "instructions": 0.05, "language": 0.05}
     cases = {f"{name} just violated": {**far, name: -1e-9} for name in names}
     cases["all just met"] = dict.fromkeys(names, 0.0)
     cases["all met by far"] = far
     cases["knowledge violated by 0.05"] = {**far, "knowledge": -0.05}
-    for rows in (200, 1000):
-        for case, excess in cases.items():
-            words = [GATE.decide(gated(excess, rows, rng)).word for _ in range(draws)]
-            shares = {w: words.count(w) / draws for w in ("pass", "fail", "not enough evidence")}
-            yield {"rows": rows, "case": case, **shares}
+    of_losses = {name: cases[name] for name in ("language just violated", *list(cases)[-3:-1])}
+    for i, losses in enumerate(LOSSES):
+        rng = np.random.default_rng(i)
+        for rows in (200, 1000):
+            for case, excess in (of_losses if i else cases).items():
+                words = [GATE.decide(gated(excess, rows, rng, losses)).word for _ in range(draws)]
+                shares = {word: words.count(word) / draws for word in WORDS}
+                yield {"losses": losses, "rows": rows, "case": case, **shares}
 
 
 TABLES: dict[str, Callable[[int], Iterator[Row]]] = {
     "chance": chance,
+    "calibration": calibration,
     "power": power,
     "looks": settled,
     "gate": gate,
@@ -229,7 +294,8 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in [arguments.only] if arguments.only else TABLES:
         lines = []
-        for row in TABLES[name](arguments.draws):
+        for values in TABLES[name](arguments.draws):
+            row = {"draws": arguments.draws, **values}
             lines = lines or [",".join(row)]
             lines.append(",".join(map(str, row.values())))
             print(lines[-1] if len(lines) > 2 else "\n".join(lines), flush=True)

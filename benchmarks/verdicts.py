@@ -22,11 +22,14 @@ equal learning. Noise is counted in rows of a data set, so that scores have step
 
 Where runs collapse, each loses 100 of 400 rows with one probability for all methods, beside a
 standard deviation of 2 or 10 rows. A skewed reference has gamma noise of 10 rows, of skewness 1
-(shape 4); a very skewed one has exponential noise, of skewness 2.
+(shape 4); a very skewed one has exponential noise, of skewness 2. Errors are largest where the
+methods' own noise is small beside it and few methods are compared in many scores, so that is drawn
+in families of 48 and 240 comparisons.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,16 +48,26 @@ FAMILIES = ((1, 1), (2, 1), (4, 1), (12, 1), (2, 3), (3, 3), (12, 3), (2, 6), (3
 LOST = 100
 """Rows of `ROWS` that a collapsed run loses."""
 COLLAPSES = {
-    "0.2": (0.2, 2.0, 0.0),
-    "0.35": (0.35, 2.0, 0.0),
-    "0.5": (0.5, 2.0, 0.0),
-    "0.2 in 10 rows": (0.2, 10.0, 0.0),
-    "0.5 in 10 rows": (0.5, 10.0, 0.0),
-    "0.2 and skewed": (0.2, 10.0, 4.0),
-    "skewed": (0.0, 10.0, 4.0),
-    "very skewed": (0.0, 10.0, 1.0),
+    "0.2": (0.2, 2.0, 2.0, 0.0),
+    "0.35": (0.35, 2.0, 2.0, 0.0),
+    "0.5": (0.5, 2.0, 2.0, 0.0),
+    "0.2 in 10 rows": (0.2, 10.0, 10.0, 0.0),
+    "0.5 in 10 rows": (0.5, 10.0, 10.0, 0.0),
+    "0.2 and skewed": (0.2, 10.0, 10.0, 4.0),
+    "skewed": (0.0, 10.0, 10.0, 4.0),
+    "very skewed": (0.0, 10.0, 10.0, 1.0),
+    "very skewed beside 0 rows": (0.0, 0.0, 10.0, 1.0),
+    "very skewed beside 1 row": (0.0, 1.0, 10.0, 1.0),
 }
-"""Rate of collapses, standard deviation in rows, and gamma shape of a skewed reference, or 0."""
+"""Rate of collapses, standard deviations in rows of the methods and of the reference, and gamma
+shape of a skewed reference, or 0."""
+SIZES = ((2, 2), (4, 12), (10, 12))
+"""Numbers of methods and of scores."""
+QUIET = ("very skewed beside 0 rows", "very skewed beside 1 row")
+"""Kinds whose methods have little noise."""
+QUIET_SIZES = ((1, 48), (2, 24), (1, 240), (2, 120))
+PARTS = 4
+"""Parts that draws of collapses are divided into, to save memory."""
 SHIFTS = (10.0, 20.0, 30.0)
 """True differences in rows, of half of the methods, for power."""
 
@@ -177,30 +190,36 @@ def draw_collapses(
     kind: str, draws: int, methods: int, groups: int, n: int, rng: np.random.Generator
 ) -> Floats:
     """Return differences of `COLLAPSES` without effect, in rows, as `draw`."""
-    rate, deviation, gamma = COLLAPSES[kind]
+    rate, deviation, reference_deviation, gamma = COLLAPSES[kind]
     shape, reference = (draws, methods, groups, n), (draws, 1, groups, n)
 
-    def scores(size: tuple[int, ...], noise: Floats) -> Floats:
-        return np.round(deviation * noise - LOST * (rng.random(size) < rate))
+    def scores(noise: Floats) -> Floats:
+        return np.round(noise - LOST * (rng.random(noise.shape) < rate))
 
     base = rng.standard_normal(reference)
     if gamma:
         base = (rng.gamma(gamma, size=reference) - gamma) / np.sqrt(gamma)
-    return scores(shape, rng.standard_normal(shape)) - scores(reference, base)
+    own = scores(deviation * rng.standard_normal(shape))
+    return own - scores(reference_deviation * base)
 
 
-def collapses(draws: int, rng: np.random.Generator) -> dict[str, list[float]]:
+def collapses(
+    draws: int,
+    rng: np.random.Generator,
+    kinds: Iterable[str],
+    sizes: Sequence[tuple[int, int]],
+) -> dict[str, list[float]]:
     """Print and return the family-wise errors where runs collapse, with `clbench` and without."""
     rows = {}
-    for kind in COLLAPSES:
-        for methods, groups in ((2, 2), (4, 12), (10, 12)):
+    for kind in kinds:
+        for methods, groups in sizes:
             for n in range(3, 11):
                 wrong = np.zeros(2)
-                for _ in range(4):  # to save memory
-                    x = draw_collapses(kind, draws // 4, methods, groups, n, rng)
+                for _ in range(PARTS):
+                    x = draw_collapses(kind, draws // PARTS, methods, groups, n, rng)
                     level = ALPHA / (methods * groups)
                     wrong += [
-                        float((test(x) < level).any((1, 2)).mean()) / 4
+                        float((test(x) < level).any((1, 2)).mean()) / PARTS
                         for test in (clbench, with_steps)
                     ]
                 rows[f"{kind},{methods},{groups},{n}"] = [float(error) for error in wrong]
@@ -238,13 +257,13 @@ def fronts(draws: int, rng: np.random.Generator) -> dict[str, float]:
         for sd in (0.015, 0.03):
             for n in (3, 5, 10):
                 wrong = 0
-                for _ in range(draws // 2):
+                for _ in range(draws):
                     first, second = (volumes(n, side, sd) for side in sides)
                     sample = Differences(tuple(second - first), 0.003)
                     verdict = compare({"curve": {"other": sample}})["curve", "other"].verdict
                     wrong += verdict in ("better", "worse")
-                shares[f"{name}; {sd:g}; {n} seeds"] = wrong / (draws // 2)
-                print(f"equal curves, {name}, {sd:g}, {n} seeds: {wrong / (draws // 2):.3f}")
+                shares[f"{name}; {sd:g}; {n} seeds"] = wrong / draws
+                print(f"equal curves, {name}, {sd:g}, {n} seeds: {wrong / draws:.3f}")
     return shares
 
 
@@ -258,21 +277,22 @@ def coverage(draws: int, rng: np.random.Generator) -> dict[str, float]:
         "5 seeds and equal rows": (5, 400, 0.02, 0.0),
     }.items():
         inside = 0
-        for _ in range(draws // 4):
+        for _ in range(draws):
             table = sd_seed * rng.standard_normal((seeds, 1)) + sd_row * rng.standard_normal(rows)
             low, high = crossed_interval(table + 0.3 * rng.standard_normal((seeds, rows)))
             inside += low <= 0.0 <= high
-        shares[name] = inside / (draws // 4)
+        shares[name] = inside / draws
         print(f"interval over seeds and rows, {name}: covers {shares[name]:.3f}")
     return shares
 
 
-def scenarios(draws: int, rng: np.random.Generator) -> dict[str, float]:
+def scenarios(draws: int, rng: np.random.Generator) -> dict[str, list[float]]:
     """Print and return how often the interval for scenarios like these holds the true mean.
 
-    Effects of scenarios have a standard deviation of 1, those of seeds and of the rest .1 or .3.
+    Once at the level of the report and once at that of other intervals. Effects of scenarios have
+    a standard deviation of 1, those of seeds and of the rest .1 or .3.
     """
-    shares = {}
+    shares: dict[str, list[float]] = {}
     effects = {
         "normal": rng.standard_normal,
         "exponential": lambda size: rng.exponential(size=size),
@@ -290,8 +310,8 @@ def scenarios(draws: int, rng: np.random.Generator) -> dict[str, float]:
                             low, high = crossed_interval(table, level)
                             inside[k] += low <= mean <= high
                     key = f"{name}; {few} scenarios; {n} seeds; {sd:g}"
-                    shares[key] = float(inside[0] / draws)
-                    covered = f"{inside[0] / draws:.3f}, at {LEVEL:g} {inside[1] / draws:.3f}"
+                    shares[key] = [float(share) for share in inside / draws]
+                    covered = f"{shares[key][0]:.3f}, at {LEVEL:g} {shares[key][1]:.3f}"
                     print(f"interval for scenarios like these, {key}: covers {covered}")
     return shares
 
@@ -301,43 +321,45 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=4000)
     parser.add_argument("--tables", type=Path, help="also write the tables into this folder")
     args = parser.parse_args()
-    rngs = [np.random.default_rng(seed) for seed in range(6)]
+    rngs = [np.random.default_rng(seed) for seed in range(7)]
     check_same(np.random.default_rng(0))
     results = judge(args.draws, rngs[0])
     looks = sequential(args.draws, rngs[1])
-    rows = coverage(args.draws, rngs[2])
-    curves = fronts(args.draws, rngs[3])
-    collapsed = collapses(args.draws, rngs[4])
+    rows = coverage(4 * args.draws, rngs[2])
+    curves = fronts(2 * args.draws, rngs[3])
+    kinds = [kind for kind in COLLAPSES if kind not in QUIET]
+    collapsed = collapses(args.draws, rngs[4], kinds, SIZES)
+    collapsed |= collapses(args.draws, rngs[6], QUIET, QUIET_SIZES)
     others = scenarios(2 * args.draws, rngs[5])
-    shares = {"rows,coverage": rows, "curves,error": curves, "scenarios,coverage": others}
     if args.tables:
-        write_tables(args.tables, results, looks, collapsed, shares)
+        write_errors(args.tables, results)
+        write_table(args.tables / "looks.csv", "noise,error,power,fixed", looks)
+        header = "collapses,methods,comparisons,seeds,error,without_rule"
+        write_table(args.tables / "collapses.csv", header, collapsed)
+        write_table(args.tables / "rows.csv", "case,coverage", rows)
+        write_table(args.tables / "curves.csv", "case,error", curves)
+        header = f"case,coverage,coverage_of_{100 * LEVEL:g}"
+        write_table(args.tables / "scenarios.csv", header, others)
     values = {"tests": results, "looks": looks, "collapses": collapsed, "rows": rows}
     write_json(args, {**values, "curves": curves, "scenarios": others})
 
 
-def write_tables(
-    folder: Path,
-    results: dict[str, dict[str, list[float]]],
-    looks: dict[str, list[float]],
-    collapsed: dict[str, list[float]],
-    shares: dict[str, dict[str, float]],
-) -> None:
-    """Write ``errors.csv``, ``looks.csv``, ``collapses.csv``, and a file for each of `shares`."""
-    errors = [
-        f"{key.replace(' ', ',')},{test},{error:.4f},{power:.4f}"
+def write_errors(folder: Path, results: dict[str, dict[str, list[float]]]) -> None:
+    """Write ``errors.csv`` into a folder."""
+    errors = {
+        f"{key.replace(' ', ',')},{test}": values
         for key, by_test in results.items()
-        for test, (error, power) in by_test.items()
-    ]
-    (folder / "errors.csv").write_text("\n".join(["noise,seeds,test,error,power", *errors]) + "\n")
-    headers = "noise,error,power,fixed", "collapses,methods,comparisons,seeds,error,without_rule"
-    for name, header, rows in zip(("looks", "collapses"), headers, (looks, collapsed), strict=True):
-        lines = [f"{key},{','.join(f'{x:.4f}' for x in row)}" for key, row in rows.items()]
-        (folder / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
-    for title, values in shares.items():
-        name, _, column = title.partition(",")
-        lines = [f"{key},{value:.4f}" for key, value in values.items()]
-        (folder / f"{name}.csv").write_text("\n".join([f"case,{column}", *lines]) + "\n")
+        for test, values in by_test.items()
+    }
+    write_table(folder / "errors.csv", "noise,seeds,test,error,power", errors)
+
+
+def write_table(path: Path, header: str, rows: Mapping[str, float | list[float]]) -> None:
+    """Write a table of numbers with four digits; keys are the first fields."""
+    lines = [header]
+    for key, values in rows.items():
+        lines.append(",".join((key, *(f"{x:.4f}" for x in np.atleast_1d(values)))))
+    path.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

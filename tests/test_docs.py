@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from math import cos, pi
+from math import ceil, cos, floor, pi
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,6 +38,16 @@ tasks = ["synthetic/sentiment", "synthetic/paraphrase"]
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+
+
+def rounded_up(share: float, digits: int = 3) -> str:
+    """Return an error rate as pages show it, such as .052 for .0515."""
+    return f"{ceil(round(share * 10**digits, 6)) / 10**digits:.{digits}f}".removeprefix("0")
+
+
+def rounded_down(share: float, digits: int = 3) -> str:
+    """Return a coverage as pages show it."""
+    return f"{floor(round(share * 10**digits, 6)) / 10**digits:.{digits}f}".removeprefix("0")
 
 
 def suite(tmp_path: Path, extra: str = "") -> Path:
@@ -139,7 +149,7 @@ def test_the_documentation_states_the_errors_of_verdicts() -> None:
     table = pd.read_csv(ROOT / "results" / "verdicts" / "errors.csv")
     errors = table.groupby("test")["error"].max()
     text = " ".join((ROOT / "docs" / "read.md").read_text(encoding="utf-8").split())
-    assert f"error is at most {errors['clbench']:.3f}.".replace("0.", ".") in text
+    assert f"error is at most {rounded_up(errors['clbench'])}." in text
     power = table.groupby("test")["power"].mean()[errors[errors <= 0.055].index]
     unguarded = power.pop("no collapses")
     assert (
@@ -159,15 +169,15 @@ def test_the_documentation_states_what_simulations_of_other_intervals_show() -> 
         return " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
 
     text, looks = read("read.md"), pd.read_csv(folder / "looks.csv")
-    assert f"at most {looks['error'].max():.3f} of families".replace("0.", ".") in text
+    assert f"at most {rounded_up(looks['error'].max())} of families" in text
     noisy = looks[looks["fixed"] < 0.99]
     ends = {c: (f"{noisy[c].min():.3f}", f"{noisy[c].max():.3f}") for c in ("power", "fixed")}
     ranges = [" and ".join(ends["power"]), " to ".join(ends["fixed"])]
     shown = f"found between {ranges[0]} of the true differences, a run without looks {ranges[1]}"
     assert shown.replace("0.", ".") in text
     curves = pd.read_csv(folder / "curves.csv")["error"]
-    range_of_curves = f"in {curves.min():.3f} to {curves.max():.3f} of simulated comparisons"
-    assert range_of_curves.replace("0.", ".") in read("tune.md")
+    range_of_curves = f"{rounded_down(curves.min())} to {rounded_up(curves.max())}"
+    assert f"in {range_of_curves} of simulated comparisons" in read("tune.md")
     rows = pd.read_csv(ROOT / "results" / "verdicts" / "rows.csv")["coverage"]
     assert f"{rows.min():.3f} to {rows.max():.3f}".replace("0.", ".") in text
 
@@ -175,6 +185,46 @@ def test_the_documentation_states_what_simulations_of_other_intervals_show() -> 
 def test_the_documentation_states_what_the_rows_of_an_audit_show() -> None:
     text = " ".join((ROOT / "docs" / "audit.md").read_text(encoding="utf-8").split())
     assert f'"{plan({"glue/mrpc": 500}, 6)}"' in text
+
+
+def test_the_documentation_states_the_errors_of_audits() -> None:
+    folder = ROOT / "results" / "verdicts"
+    text = " ".join((ROOT / "docs" / "audit-methods.md").read_text(encoding="utf-8").split())
+    table = pd.read_csv(folder / "audit.csv")
+    worst = table.groupby("levels").agg(
+        {"coverage": "min", "false_forgot_or_gained": "max", "false_kept": "max"}
+    )
+    own, holm = worst.loc["clbench"], worst.loc["Holm's"]
+    assert f"at most {rounded_up(own['false_forgot_or_gained'])} have a false *forgot*" in text
+    assert f"{rounded_up(own['false_kept'])} a false *kept*, and" in text
+    assert f"and {rounded_down(own['coverage'])} or more of the families hold jointly" in text
+    assert f"hold jointly in {rounded_down(holm['coverage'])} and have a false" in text
+    assert f"have a false *kept* in {rounded_up(holm['false_kept'])}." in text
+    coverage = pd.read_csv(folder / "audit-chance.csv")["coverage"]
+    least = rounded_down(coverage.min())
+    assert f"{least} or more of 1,000 draws in each of {len(coverage)} cases" in text
+    power = pd.read_csv(folder / "audit-power.csv")
+    shown = power["shown"][power["loss"] < power["flips"]]
+    range_of_power = f"{rounded_down(shown.min())} to {rounded_up(shown.max())} of audits with"
+    assert range_of_power in text
+    looks = pd.read_csv(folder / "audit-looks.csv")["false"]
+    assert f"at most {rounded_up(looks.max())} of the audits end with a false word" in text
+    errors = pd.read_csv(folder / "audit-calibration.csv")
+    least, of_17 = (rounded_down(errors[name].min(), 2) for name in ("coverage", "coverage_of_17"))
+    assert f"cover the true difference in {least} to 1, and 99.7 % intervals" in text
+    assert f"as in a family of 17, in {of_17} to 1" in text
+
+
+def test_the_documentation_states_the_errors_of_gates() -> None:
+    text = " ".join((ROOT / "docs" / "audit-methods.md").read_text(encoding="utf-8").split())
+    table = pd.read_csv(ROOT / "results" / "verdicts" / "audit-gate.csv")
+    violated = table[table["case"].str.endswith("just violated")]
+    passed = violated.groupby("losses")["pass"].max()
+    failed = table[table["case"] == "all just met"]["fail"].max()
+    assert f"at most {rounded_up(passed['some texts better'])} of the models pass" in text
+    assert f"passes in up to {rounded_up(passed['some texts worse'])}, and where" in text
+    assert f"on average, in up to {rounded_up(passed['few texts far worse'])}." in text
+    assert f"Where all are just met, at most {rounded_up(failed)} fail" in text
 
 
 def test_the_documentation_states_the_alarms_of_tuned_copies() -> None:
@@ -200,15 +250,24 @@ def test_the_documentation_states_what_collapses_and_skewed_references_do() -> N
     table = pd.read_csv(folder / "collapses.csv", dtype={"collapses": str})
     errors = table.groupby("collapses")[["error", "without_rule"]].max()
     skewed = errors.loc["very skewed", "error"]
-    errors = errors.drop("very skewed")
+    quiet = table[table["collapses"].str.contains("beside")]
+    sizes = quiet.groupby(["methods", "comparisons"])["error"].max()
+    one, two, one_of_many, two_of_many = (
+        rounded_up(sizes[size], 2) for size in ((1, 48), (2, 24), (1, 240), (2, 120))
+    )
+    assert f"up to {one} of families, two methods in 24 scores each in up to {two};" in text
+    assert f"with 240 comparisons it is {one_of_many} and {two_of_many}" in text
+    errors = errors.drop(["very skewed", *quiet["collapses"].unique()])
     assert errors["error"].max() <= 0.06
-    assert f"(skewness 1: at most {errors.loc['skewed', 'error']:.3f}".replace("0.", ".") in text
+    assert f"(skewness 1: at most {rounded_up(errors.loc['skewed', 'error'])};" in text
     errors = errors.drop("skewed")
-    largest = errors["error"].max() + 1e-6  # .0515 is rounded up
-    assert f"at most {largest:.3f} of families get".replace("0.", ".") in text
+    assert f"at most {rounded_up(errors['error'].max())} of families get" in text
     assert f"instead of up to {errors['without_rule'].max():.2f}".replace("0.", ".") in text
-    assert f"up to {skewed:.3f} with a very skewed one".replace("0.", ".") in text
-    coverage = pd.read_csv(folder / "scenarios.csv")["coverage"]
+    assert f"up to {rounded_up(skewed)} with a very skewed one" in text
+    scenarios = pd.read_csv(folder / "scenarios.csv")
+    least = scenarios["coverage_of_95"].min()
+    assert f"where 95 % would cover {least:.2f}".replace("0.", ".") in text
+    coverage = scenarios["coverage"]
     assert coverage.min() >= 0.94
     assert f"{coverage.min():.3f} or more of draws".replace("0.", ".") in text
 
