@@ -53,7 +53,10 @@ def test_what_the_page_says_of_four_tasks() -> None:
     readme = " ".join((page.ROOT / "README.md").read_text("utf-8").split())
     assert f"({average(2, 'lora-shared')} and {average(2, 'vanilla')} on average)" in readme
     ends = plain(ewc.difference), plain(o_lora.difference)
-    assert "is ahead of the adapter by {}, O-LoRA by {}. Neither".format(*ends) in readme
+    assert (
+        "EWC-LoRA and O-LoRA are ahead of the adapter, by {} and {}. Neither".format(*ends)
+        in readme
+    )
     assert f"to differ from a frozen encoder, which ends at {average(2, 'frozen')}." in readme
 
 

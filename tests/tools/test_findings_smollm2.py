@@ -105,9 +105,12 @@ def test_what_the_readme_says_of_smollm2() -> None:
         plain(-found["text_loss_added", "vanilla", name].difference)
         for name in (GENERAL, "vanilla-half", "wise-ft")
     ]
-    words = "General texts mixed into training add {} nats a token less loss on general text than"
-    assert words.format(leads[0]) in readme
-    assert "Half the rate alone adds {} less, WiSE-FT {};".format(*leads[1:]) in readme
+    words = (
+        "With general texts mixed into training, the loss on general text rises by {} nats a token"
+    )
+    assert f"{words} less than with plain fine-tuning".format(leads[0]) in readme
+    words = "With half the rate alone it rises by {} less, with WiSE-FT by {}; with WiSE-FT,"
+    assert words.format(*leads[1:]) in readme
     more = [plain(found["p_o", rate, "replay"].difference) for rate in ("vanilla", "vanilla-half")]
     words = (
         "knows {} more of the old topics in the end than plain fine-tuning, and {} more than half"
