@@ -111,7 +111,7 @@ LOWER = (*LOW, Claim("seq-star-low", "prototypes"))
 TIES = tuple(Claim("ties-retuned", name) for name in ("ties", "vanilla"))
 RETUNED = {
     FOUR: {"strong": STRONG, "fast": FAST},
-    FIFTEEN: {"strong": STRONG},
+    FIFTEEN: {"strong": STRONG, "fast": FAST},
     STAGE: {"low": LOW},
     ALL: {"low": LOWER, "ties": TIES},
 }

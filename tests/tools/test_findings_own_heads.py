@@ -127,8 +127,16 @@ def test_what_the_page_says_of_a_higher_rate_of_ewc_lora() -> None:
     words = f"{words} difference is shown from its first setting ({{}}), from the head on frozen"
     words = f"{words} features ({{}}) or from class means ({{}})."
     assert words.format(*map(shown, found)) in text()
-    cells = [c for c in page.with_retuned(page.FOUR) if c.baseline == "ewc-lora-fast"]
-    assert sorted(cell.seed for cell in cells) == [*range(10)]
+    found = [page.retuned(page.FIFTEEN)[claim, page.SCORE] for claim in page.FAST]
+    assert {each.verdict for each in found} == {"no difference shown"}
+    words = "No difference is shown from its first setting ({}), from the head on frozen features"
+    assert f"{words} ({{}}) or from class means ({{}}).".format(*map(shown, found)) in text()
+    for study in (page.FOUR, page.FIFTEEN):
+        cells = [c for c in page.with_retuned(study) if c.baseline == "ewc-lora-fast"]
+        assert sorted(cell.seed for cell in cells) == [*range(10)]
+    ends = sorted(float(cell.scores["average"] or 0.0) for cell in cells)
+    words = f"ends at {plain(np.mean(ends))}: one of its ten seeds ends at {plain(ends[0])}, the"
+    assert f"{words} others at {plain(ends[1])} to {plain(ends[-1])}." in text()
 
 
 def test_what_the_page_says_of_fifteen_tasks() -> None:
