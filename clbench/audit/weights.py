@@ -16,7 +16,7 @@ from clbench.audit.items import length_of
 from clbench.audit.models import AuditedModel, are_placeholders, load_tuned, same_names
 from clbench.audit.scores import Floats
 from clbench.core.errors import ModelError
-from clbench.methods.partial_updates import largest
+from clbench.methods.selection import largest
 from clbench.models import locate
 from clbench.models.folder import ADAPTER, ADAPTER_WEIGHTS
 from clbench.models.groups import LayerGroup, depth_positions, layer_groups_of

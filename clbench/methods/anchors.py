@@ -11,8 +11,8 @@ from clbench import optim
 from clbench.core.errors import SettingsError
 from clbench.core.seeds import stream_seed
 from clbench.methods.base import Method
-from clbench.methods.partial_updates import matrices
 from clbench.methods.quadratic import Anchor
+from clbench.methods.selection import matrices
 from clbench.training.batches import Batch
 from clbench.training.context import Context, Snapshot
 from clbench.training.dropout import MaskStream

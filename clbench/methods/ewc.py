@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from clbench.fisher.diagonal import Mode, diagonal_fisher
 from clbench.fisher.losses import AnyBatch, take, task_loss
 from clbench.fisher.squares import Rotation, rotate
-from clbench.methods.partial_updates import linear_layers, matrices
 from clbench.methods.quadratic import PullingMethod, QuadraticPull
+from clbench.methods.selection import linear_layers, matrices
 from clbench.training.batches import Batch
 from clbench.training.context import Snapshot
 from clbench.training.stage import Stage

@@ -15,7 +15,7 @@ from clbench.core.seeds import stream_seed
 from clbench.fisher.diagonal import Mode
 from clbench.methods.base import Method
 from clbench.methods.ewc import add_decayed, task_fisher
-from clbench.methods.partial_updates import linear_layers
+from clbench.methods.selection import linear_layers
 from clbench.training.context import Context, Snapshot
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Stage

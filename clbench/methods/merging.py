@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from clbench.methods.base import Method
-from clbench.methods.partial_updates import nth_largest
+from clbench.methods.selection import nth_largest
 from clbench.models.classifier import TaskModel
 from clbench.models.groups import depth_positions
 from clbench.training.context import Context

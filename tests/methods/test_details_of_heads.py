@@ -12,8 +12,10 @@ import torch
 from helpers.cell import PROTOCOL as SMALL
 from helpers.cell import Cell as Small
 from helpers.cell import weights
-from helpers.checkpoints import make_checkpoint, save_generator
 from methods.test_answering_methods import CPU, Cell, task_data
+from methods.test_details import encoder as encoder
+from methods.test_details import generator as generator
+from methods.test_details import own_cache as own_cache
 from methods.test_random_features import drawn, features, scored
 from sklearn.linear_model import Ridge
 
@@ -26,21 +28,6 @@ from clbench.methods.lora import Lora
 from clbench.methods.quadratic import EWCMLM
 from clbench.methods.random_features import KLDA, RandomFeatureHead, RanPAC
 from clbench.methods.replay import AGem, Replay
-
-
-@pytest.fixture(scope="module")
-def generator(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_generator("llama", tmp_path_factory.mktemp("generator"))
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint("bert", tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(

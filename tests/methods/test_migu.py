@@ -14,7 +14,8 @@ from methods.test_answering_methods import Cell as Answering
 from methods.test_answering_methods import task_data
 
 from clbench.methods.base import Vanilla
-from clbench.methods.partial_updates import Migu, linear_layers, magnitudes
+from clbench.methods.partial_updates import Migu, magnitudes
+from clbench.methods.selection import linear_layers
 from clbench.training.device import Precision
 
 DENSE = "encoder.layer.1.output.dense"

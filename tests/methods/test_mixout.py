@@ -13,7 +13,7 @@ from torch import nn
 
 from clbench.methods.anchors import Masks, Mixout, mix
 from clbench.methods.base import Vanilla
-from clbench.methods.partial_updates import matrices
+from clbench.methods.selection import matrices
 
 
 def test_each_element_is_the_pretrained_one_or_rescaled() -> None:

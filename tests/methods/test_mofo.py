@@ -8,7 +8,8 @@ import pytest
 import torch
 from helpers.cell import PROTOCOL, Cell, differ, weights
 
-from clbench.methods.partial_updates import FilteredAdam, MoFO, largest
+from clbench.methods.partial_updates import FilteredAdam, MoFO
+from clbench.methods.selection import largest
 from clbench.training.stage import Stage
 
 

@@ -9,7 +9,8 @@ from helpers.cell import PROTOCOL, Cell, weights
 from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
-from clbench.methods.partial_updates import PackNet, matrices
+from clbench.methods.partial_updates import PackNet
+from clbench.methods.selection import matrices
 from clbench.runner.stage_cache import pack
 from clbench.training.protocol import Protocol
 
