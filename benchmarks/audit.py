@@ -5,11 +5,12 @@
     python benchmarks/audit.py --copies 15 --model MODEL --data DIR [--scores FILE.npz] [--table …]
 
 The first draws families of changes whose truth is known: flips of tasks, and losses of 300 texts
-with skewed noise. For each kind of truth, number of tasks, rows and share of flips, it prints the
-share of families whose intervals all hold the truth, with a false *forgot* or *gained*, with a
-false *kept*, and with any false word; then the share of true losses and gains beyond the margin
-that are said, and of changes truly within it that are called *kept*. `clbench.audit.changes.judge`
-is compared with intervals at the levels of Holm's procedure (1979). The kinds of truth:
+with skewed noise (`LOSSES`). For each kind of losses and truth, number of tasks, rows and share of
+flips, it prints the share of families whose intervals all hold the truth, with a false *forgot* or
+*gained*, with a false *kept*, and with any false word; then the share of true losses and gains
+beyond the margin that are said, and of changes truly within it that are called *kept*.
+`clbench.audit.changes.judge` is compared with intervals at the levels of Holm's procedure (1979).
+The kinds of truth:
 
     none    nothing changed
     margin  every change is just beyond the margin: a *kept* is false
@@ -39,10 +40,10 @@ import argparse
 import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,17 @@ from clbench.tasks.task import Rows
 
 TASKS, ROWS, SHARES = (3, 6, 10), (500, 2000, 10_000), (0.04, 0.15)
 TRUTHS = ("none", "margin", "mixed")
-FIELDS = ("truth", "tasks", "rows", "flips", "levels")
+LOSSES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "some texts better": lambda rng: 0.15 * (rng.exponential(size=TEXTS) - 1.0),
+    "some texts worse": lambda rng: -0.1 * (rng.lognormal(size=TEXTS) - np.exp(0.5)),
+    "few texts far worse": lambda rng: (
+        0.02
+        - (rng.random(TEXTS) < 0.02) * rng.exponential(size=TEXTS)
+        + 0.05 * rng.normal(size=TEXTS)
+    ),
+}
+"""Changes in nats of 300 texts, of mean 0; positive is better."""
+FIELDS = ("losses", "truth", "tasks", "rows", "flips", "levels")
 RESULTS = ("coverage", "false_forgot_or_gained", "false_kept", "false", "said", "kept")
 BATCH = 32
 """Rows in a step of a copy."""
@@ -82,8 +93,10 @@ def truth_of(kind: str, tasks: int) -> np.ndarray:
 interval = cache(Flips.interval)
 
 
-def draw(truth: np.ndarray, rows: int, flips: float, rng: np.random.Generator) -> list[Sample]:
-    """Return a family of samples."""
+def draw(
+    truth: np.ndarray, rows: int, flips: float, losses: str, rng: np.random.Generator
+) -> list[Sample]:
+    """Return a family of samples, `losses` being a kind of `LOSSES`."""
     samples = []
     for change in truth[:-1]:
         share = max(flips, abs(change))  # at least as many flip as change
@@ -92,8 +105,7 @@ def draw(truth: np.ndarray, rows: int, flips: float, rng: np.random.Generator) -
         both = Flips(int(b), int(c), rows)
         plain = both.sample()
         samples.append(Sample(plain.difference, plain.p, lambda level, f=both: interval(f, level)))
-    noise = 0.15 * (rng.exponential(size=TEXTS) - 1.0)
-    return [*samples, mean_change(np.zeros(TEXTS), truth[-1] + noise)]
+    return [*samples, mean_change(np.zeros(TEXTS), truth[-1] + LOSSES[losses](rng))]
 
 
 def of_package(samples: Mapping[int, Sample]) -> list[tuple[float, float, str]]:
@@ -134,13 +146,18 @@ def is_false(said: str, true: float) -> bool:
 
 
 def simulate(
-    truth: np.ndarray, rows: int, flips: float, draws: int, rng: np.random.Generator
+    truth: np.ndarray,
+    rows: int,
+    flips: float,
+    losses: str,
+    draws: int,
+    rng: np.random.Generator,
 ) -> dict[str, list[float]]:
     """Return `RESULTS` by levels; NaN for what no change of this kind of truth can be."""
     counts = {levels: np.zeros(len(RESULTS)) for levels in LEVELS}
     beyond, within = np.abs(truth) > MARGIN, np.abs(truth) < MARGIN
     for _ in range(draws):
-        samples = dict(enumerate(draw(truth, rows, flips, rng)))
+        samples = dict(enumerate(draw(truth, rows, flips, losses, rng)))
         for levels, how in LEVELS.items():
             judged = how(samples)
             covers = all(low <= t <= high for (low, high, _), t in zip(judged, truth, strict=True))
@@ -158,28 +175,34 @@ def simulate(
     return {levels: list(values / draws) for levels, values in counts.items()}
 
 
+def cases() -> Iterator[tuple[str, str, int, int, float]]:
+    """Yield kind of losses, kind of truth, number of tasks, rows and share of flips."""
+    yield from product(["some texts better"], TRUTHS, TASKS, ROWS, SHARES)
+    yield from product([*LOSSES][1:], TRUTHS, TASKS, ROWS[:1], SHARES[:1])
+
+
 def errors(draws: int, table: Path | None) -> None:
     """Print the results of all kinds of families, and write them into a table."""
     lines = [",".join((*FIELDS, *RESULTS))]
-    worst: dict[str, list[float]] = {levels: [1.0, 0.0, 0.0, 0.0] for levels in LEVELS}
-    for kind in TRUTHS:
-        for tasks in TASKS:
-            for rows in ROWS:
-                for flips in SHARES:
-                    rng = np.random.default_rng([TRUTHS.index(kind), tasks, rows])
-                    found = simulate(truth_of(kind, tasks), rows, flips, draws, rng)
-                    interval.cache_clear()
-                    for levels, values in found.items():
-                        numbers = ["" if np.isnan(v) else f"{v:.4f}" for v in values]
-                        case = [kind, str(tasks), str(rows), f"{flips:g}", levels]
-                        lines.append(",".join((*case, *numbers)))
-                        print(lines[-1], flush=True)
-                        least, most = min(worst[levels][0], values[0]), values[1:4]
-                        rest = map(max, worst[levels][1:], most)
-                        worst[levels] = [least, *rest]
-    for levels, values in worst.items():
+    worst: dict[tuple[str, str], list[float]] = {}
+    for losses, kind, tasks, rows, flips in cases():
+        rng = np.random.default_rng([TRUTHS.index(kind), tasks, rows])
+        found = simulate(truth_of(kind, tasks), rows, flips, losses, draws, rng)
+        interval.cache_clear()
+        for levels, values in found.items():
+            numbers = ["" if np.isnan(v) else f"{v:.4f}" for v in values]
+            lines.append(
+                ",".join((losses, kind, str(tasks), str(rows), f"{flips:g}", levels, *numbers))
+            )
+            print(lines[-1], flush=True)
+            before = worst.get((losses, levels), [1.0, 0.0, 0.0, 0.0])
+            worst[losses, levels] = [
+                min(before[0], values[0]),
+                *map(max, before[1:], values[1:4]),
+            ]
+    for (losses, levels), values in worst.items():
         text = ", ".join(f"{n} {v:.3f}" for n, v in zip(RESULTS, values, strict=False))
-        print(f"worst at {levels} levels: {text}")
+        print(f"{losses}, worst at {levels} levels: {text}")
     if table:
         table.write_text("\n".join(lines) + "\n")
 

@@ -26,6 +26,7 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 
 import numpy as np
+from audit import LOSSES
 
 from clbench.audit.ability import signed_gaps
 from clbench.audit.chance import beyond_chance, p_above
@@ -228,16 +229,6 @@ GATE = Gate(
     ),
 )
 """Two tasks of one axis; a task; a model's own level; graded scores; and a loss in nats."""
-
-
-LOSSES: dict[str, Callable[[Random], np.ndarray]] = {
-    "some texts better": lambda rng: 0.15 * (rng.exponential(size=300) - 1.0),
-    "some texts worse": lambda rng: -0.1 * (rng.lognormal(size=300) - np.exp(0.5)),
-    "few texts far worse": lambda rng: (
-        0.02 - (rng.random(300) < 0.02) * rng.exponential(size=300) + 0.05 * rng.normal(size=300)
-    ),
-}
-"""Changes in nats of 300 texts, of mean 0; positive is better."""
 WORDS = ("pass", "fail", "not enough evidence")
 
 
