@@ -62,7 +62,6 @@ from transformers import (
 )
 from transformers.trainer_callback import PrinterCallback
 
-from clbench.methods.base import METHODS
 from clbench.models.answer_scores import AnswerScorer
 from clbench.models.answering import build_answering_model
 from clbench.models.checkpoint import load_tokenizer
@@ -137,7 +136,7 @@ class Bench:
         data = TaskData(0, "task", "task", False, self.rows, self.pad)
         stage = one_stage(args, self.device, protocol, model, data, seed)
         baseline = read_baseline(name)
-        method = METHODS.get(baseline.method)(**baseline.settings)
+        method = baseline.build()
         method.setup(stage)
         trace = train_stage(stage, method, progress=lambda step, _: on_step(step))
         return [float(loss) for loss in trace.curves["loss"]]

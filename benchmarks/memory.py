@@ -110,7 +110,7 @@ def baselines(cell: Cell) -> Iterator[Baseline]:
 
 def measure(cell: Cell, prepared: PreparedScenario) -> CellMemory:
     """Run a cell, and return what its tensors took."""
-    method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
+    method = cell.baseline.build()
     with LiveBytes() as live:
         scores = CellRunner(cell, prepared, method, ComputeSettings(CPU, FLOAT32, {})).run()
     return CellMemory(scores.stages[-1].memory_mb or 0.0, live.peak / 1e6)

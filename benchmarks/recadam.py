@@ -41,7 +41,6 @@ from machine import (
 )
 from torch import Tensor, nn
 
-from clbench.methods.base import METHODS
 from clbench.optim import RecAdam
 from clbench.suite.baselines import read_baseline
 from clbench.training.context import Context
@@ -218,7 +217,7 @@ class Training:
         self.args = args
         baseline = read_baseline(name)
         changes = {key: json.loads(value) for owner, key, value in args.set if owner == name}
-        self.method = METHODS.get(baseline.method)(**{**baseline.settings, **changes})
+        self.method = baseline.build(**changes)
         model = work.model(["first", "second"]).to(device)
         protocol = Protocol(
             model=args.model, steps=args.steps, batch_size=args.batch_size, curve_points=0

@@ -27,7 +27,7 @@ from clbench.core.errors import (
 from clbench.measure.questions import Reader, ask
 from clbench.models.checkpoint import load_tokenizer
 from clbench.tasks.general import GENERAL, WORDINGS, GeneralTask, Question
-from clbench.tasks.hub import copy_of
+from clbench.tasks.hub import copy_of, data_folder
 from clbench.tasks.registry import TASKS
 
 BINS = 10
@@ -247,7 +247,8 @@ def load(
         check_count("questions", count, FEWEST)
     if not 1 <= wordings <= WORDINGS:
         raise SettingsError(f"{named('rephrase', wordings)}: must be 1 to {WORDINGS}.")
-    folder = None if data is None else Path(data)
+    folder = data_folder(data)
+    reader: Any = load_tokenizer(base, plain=True) if parts else None
     asked, missing = list[Asked](), dict[str, list[str]]()
     failed, in_a_row = dict[str, DataError](), 0
     for name, own in parts.items():
@@ -275,7 +276,7 @@ def load(
         if len(questions) < FEWEST:
             few = f"{len(questions)} rows are too few, at least {FEWEST} are needed"
             raise DataError(f"task {name!r}: {few}. Use a complete copy of {task.hub}.")
-        asked.append(Asked(task, questions, own, load_tokenizer(base, plain=True), wordings))
+        asked.append(Asked(task, questions, own, reader, wordings))
     if failed and not asked:
         raise next(iter(failed.values()))
     return asked, [

@@ -13,16 +13,17 @@ from transformers import PreTrainedModel
 from clbench.audit.models import AuditedModel, are_placeholders, same_names
 from clbench.audit.scores import SEPARATOR, Bools, ItemScores, Part, keys_of
 from clbench.audit.settings import FEWEST_ROWS, check_count
-from clbench.core.errors import DataError, ModelError, NonFiniteLossError, SettingsError, named
+from clbench.core.errors import DataError, ModelError, NonFiniteLossError, named
 from clbench.core.seeds import numpy_stream
 from clbench.measure.rows import embed_rows, fit_classes, map_rows
 from clbench.models import checkpoint, encoding, families, prompts
 from clbench.models.answer_scores import AnswerScorer
 from clbench.suite.read import read_tasks
 from clbench.tasks.general import at_hand
+from clbench.tasks.hub import data_folder
 from clbench.tasks.registry import hub_source, load_task, task_identity, template_identity
 from clbench.tasks.spec import OwnTaskTable
-from clbench.tasks.task import Rows, Task, stratified
+from clbench.tasks.task import Rows, Task
 
 DEFAULT_TASKS = (
     "synthetic/sentiment",
@@ -85,21 +86,22 @@ class Items:
             kind = "is multiple choice" if task.train.choices else "has no classes"
             raise DataError(f"task {task.name!r} {kind}. Choose a classification task.")
         rng = numpy_stream("audit", task.name, seed)
-        rows = task.validation.take(stratified(task.validation.labels, count, rng))
+        rows = task.validation.sample(count, rng)
         training = 0
         if len(rows) < count:
-            more = task.train.take(stratified(task.train.labels, count - len(rows), rng))
+            more = task.train.sample(count - len(rows), rng)
             rows, training = Rows.joined([rows, more]), len(more)
         return cls._in_folds(task, rows, rng, training)
 
     @classmethod
-    def _in_folds(cls, task: Task, rows: Rows, rng: np.random.Generator, training: int = 0) -> Self:
+    def _in_folds(cls, task: Task, rows: Rows, rng: np.random.Generator, training: int) -> Self:
         """Return rows of a task with every class spread evenly over the folds."""
         _, sizes = np.unique(rows.labels, return_counts=True)
         if len(rows) < FEWEST_ROWS:
             raise DataError(
                 f"task {task.name!r}: {len(rows)} rows are too few, at least {FEWEST_ROWS} are "
-                "needed, and as many again for mend. Use more rows (--rows), or another task."
+                f"needed, and as many again for mend. Use more rows ({named('rows')}), or another "
+                "task."
             )
         if len(sizes) < 2:
             raise DataError(
@@ -117,7 +119,7 @@ class Items:
         Raises a DataError as `of`.
         """
         labels, rng = self.rows.labels, numpy_stream("audit split", self.name, 0)
-        first = stratified(labels, min(count, len(labels) // 2), rng)
+        first = self.rows.drawn(min(count, len(labels) // 2), rng)
         rest = np.setdiff1d(np.arange(len(labels)), first)
         start = len(labels) - self.training  # the training rows are the last ones
         one, two = (
@@ -137,9 +139,7 @@ def load_items(
     """
     check_count("rows", rows, FEWEST_ROWS)
     check_count("seed", seed)
-    folder = None if data is None else Path(data)
-    if folder is not None and not folder.is_dir():
-        raise SettingsError(f"data: there is no folder {folder}.")
+    folder = data_folder(data)
     items: dict[str, Items] = {}
     for name in names:
         tasks, own, base = tables_of(name)
@@ -175,7 +175,7 @@ def default_tasks(base: str, data: str | Path | None = None) -> tuple[str, ...]:
     That is ``general`` for decoders with a language-model head, else `REAL_TASKS`, as far as they
     are in `data` or on the hub; and `DEFAULT_TASKS` if none of them is.
     """
-    folder, kind = None if data is None else Path(data), ""
+    folder, kind = data_folder(data), ""
     with suppress(ModelError):  # said where the model is loaded
         kind = str((checkpoint.load_config(base).architectures or [""])[0])
     if kind.endswith(("ForCausalLM", "LMHeadModel")):

@@ -239,7 +239,7 @@ def mend(
     if alpha is not None and not 0.0 < alpha < 1.0:
         raise SettingsError(f"{named('alpha', alpha)}: must be between 0 and 1, such as 0.5.")
     if not keep:
-        raise SettingsError("--keep names no task. Name at least one.")
+        raise SettingsError(f"{named('keep')} names no task. Name at least one.")
     where = resolve_device(device)
     items = load_items([*keep, learn], data=data, rows=rows, extra=SWEEP_ROWS, seed=seed)
     if learn.endswith(".toml") and len(tasks := read_tasks(learn)) > 1:

@@ -50,7 +50,8 @@ def preview(
             ability.answer(first, max(choices, key=_longest), device)
         loss = LanguageLoss(first, corpus, settings.texts, settings.seed, device)
         loss(first)
-        drift(first, models[-1], read_corpus(corpus, audit.DRIFT_TEXTS, settings.seed), device)
+        texts = read_corpus(corpus, audit.DRIFT_TEXTS, settings.seed, held_out=True)
+        drift(first, models[-1], texts, device)
     sizes = [sum(v.nbytes for v in model.model.parameters()) / 1e6 for model in models]
     own = dict(zip(titles_of((base, *tuned)), sizes, strict=True))
     return Preview(own, material.sizes, loss.texts, live.peak / 1e6)

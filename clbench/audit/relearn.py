@@ -21,7 +21,7 @@ from clbench.fisher.language import HEAD_LR
 from clbench.models import encoding
 from clbench.models.answering import AnsweringModel
 from clbench.models.classifier import evaluating
-from clbench.tasks.task import stratified
+from clbench.tasks.sampling import stratified
 from clbench.training.writing import prompt_rows
 
 STEPS, BATCH = 40, 8

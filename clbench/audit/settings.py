@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from clbench.core.errors import SettingsError, named
 from clbench.core.options import DATA_FOLDER, Option, described
+from clbench.tasks.hub import data_folder
 
 MARGIN = 0.02
 """Largest change that does not matter, in accuracy and in nats."""
@@ -105,8 +106,8 @@ class AuditSettings:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of data."""
-        return None if self.data is None else Path(self.data)
+        """The absolute path of `data` or None; raises a DataError if it is not a folder."""
+        return data_folder(self.data)
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers that decide the scores; those of options that are off are left out."""

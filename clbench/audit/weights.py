@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from clbench.audit.items import length_of
 from clbench.audit.models import AuditedModel, are_placeholders, load_tuned, same_names
 from clbench.audit.scores import Floats
-from clbench.core.errors import ModelError
+from clbench.core.errors import ModelError, named
 from clbench.methods.selection import largest
 from clbench.models import locate
 from clbench.models.folder import ADAPTER, ADAPTER_WEIGHTS
@@ -292,5 +292,5 @@ def write_scaled(
         if not torch.allclose(again[key], value.cpu(), rtol=TOLERANCE, atol=TOLERANCE / 10):
             raise ModelError(
                 f"model {name!r}: its adapter, scaled, is not the mixture that was scored ({key} "
-                "differs). Use --merge."
+                f"differs). Use {named('merge', True)}."
             )

@@ -8,8 +8,10 @@ from typing import Any
 
 from clbench.board.submission import Outcome
 from clbench.core.errors import count, join_names
+from clbench.core.files import plain
 from clbench.methods.base import METHODS
-from clbench.results.cell import CellResult, cell_scores, plain, unpack_rows
+from clbench.results.cell import CellResult, cell_scores, unpack_rows
+from clbench.results.resume import defaults_of
 
 LEVEL = 0.001
 """Error rate of the test of whether rows that differ favour the submission."""
@@ -35,11 +37,6 @@ class Noise:
 NOISE = {"float32": Noise(rows=0.02, score=0.02), "bf16": Noise(rows=0.04, score=0.03)}
 """By precision: twice the largest differences that were measured in bf16, and half of that in
 float32, in which none was found; see docs/submit.md."""
-
-
-def _defaults(method: str) -> dict[str, Any]:
-    """Return the settings of a method by default; none of one that a plug-in brings."""
-    return plain(METHODS.get(method)().settings()) if method in METHODS.names() else {}
 
 
 def noise_of(*cells: CellResult) -> Noise:
@@ -104,7 +101,9 @@ class Pair:
             if plain(getattr(theirs, name)) != plain(getattr(ours, name))
         ]
         shown, true = (plain(cell.settings.get("method", {})) for cell in (theirs, ours))
-        before = {**_defaults(theirs.method), **shown}  # a setting may be newer than the cell
+        before = shown
+        if theirs.method in METHODS:  # a setting may be newer than the cell
+            before = {**defaults_of(METHODS.get(theirs.method).settings_model()), **shown}
         if others := [name for name in {**shown, **true} if before.get(name) != true.get(name)]:
             self.wrong.append(f"{key} shows other settings: {join_names(others)}.")
         if [len(row) for row in theirs.R] != [len(row) for row in ours.R]:

@@ -12,10 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from clbench.core.errors import RunFolderError, describe_errors, sentence
+from clbench.core.errors import ModelError, RunFolderError, describe_errors, sentence
 from clbench.core.files import LOCK, read_file
 from clbench.core.files import MANIFEST as MANIFEST
 from clbench.core.registry import Count
+from clbench.models.folder import weight_files
+from clbench.models.locate import local_folder
 from clbench.results.cell import CellResult, Text
 
 VERIFIED = "verified.json"
@@ -195,3 +197,11 @@ def without_paths(value: Any) -> Any:
     value = FILE.sub("/", value)
     match = WHOLE.fullmatch(value)
     return match[1] if match else INNER.sub(r"\1", value)
+
+
+def weights(model: str, revision: str | None) -> dict[str, str]:
+    """Return the SHA-256 of the files of a model's weights; empty if they are not at hand."""
+    with suppress(ModelError, OSError):
+        folder = local_folder(model, revision)
+        return {path.name: sha256(path.resolve()) for path in weight_files(folder, model)}
+    return {}

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from clbench.board.manifest import MANIFEST
+from clbench.board.manifest import MANIFEST, weights
 from clbench.board.submission import Find, Lines, Outcome, Submission
-from clbench.board.submit import weights
 from clbench.core.errors import ClbenchError, count, join_names, named
+from clbench.core.files import plain
 from clbench.models.locate import model_identity
-from clbench.results.cell import TOLERANCE, plain, unpack_rows
+from clbench.results.cell import TOLERANCE, unpack_rows
 from clbench.results.score_tables import scores_frame, to_csv
 from clbench.suite.recipe import fingerprint, json_sections
 from clbench.tasks.corpus import corpus_identity

@@ -10,11 +10,11 @@ from typing import Any
 from clbench.board.manifest import MANIFEST, facts, files_of
 from clbench.board.submission import Find, Lines, Submission, missing
 from clbench.core.errors import count, join_names
-from clbench.core.files import digest
+from clbench.core.files import digest, plain
 from clbench.methods.base import METHODS
 from clbench.models.locate import MODELS
 from clbench.results.archive import ARCHIVE, CELL, strange_members
-from clbench.results.cell import CellResult, plain
+from clbench.results.cell import CellResult
 from clbench.results.resume import first_difference
 from clbench.suite.baselines import read_baseline
 from clbench.suite.read import packaged_files, read_suite

@@ -9,7 +9,8 @@ from typing import Any
 
 from clbench.board.submission import Submission
 from clbench.core.errors import ClbenchError
-from clbench.results.cell import CellResult, plain
+from clbench.core.files import plain
+from clbench.results.cell import CellResult
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import make_plan

@@ -13,14 +13,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from clbench.board.manifest import MANIFEST, Manifest, facts, files_of, sha256, without_paths
+from clbench.board.manifest import MANIFEST, Manifest, facts, files_of, weights, without_paths
 from clbench.board.reported import REPORTED
 from clbench.board.submission import Submission, make_checks
 from clbench.core import __version__
-from clbench.core.errors import ModelError, RunFolderError, SettingsError, describe_errors, named
+from clbench.core.errors import RunFolderError, SettingsError, describe_errors, named
 from clbench.core.files import LOCK, digest, read_file, user_path, whole_folder, write_atomically
-from clbench.models.folder import weight_files
-from clbench.models.locate import local_folder
 from clbench.results.archive import compress
 from clbench.results.cell import CellResult
 from clbench.results.score_tables import scores_frame, to_csv
@@ -149,14 +147,6 @@ def _plugin(file: str, mark: str, suite: dict[str, Any]) -> Path:
         f"plug-in {file}: {problem}. Call clbench submit where the run was started, with the file "
         "as it was."
     )
-
-
-def weights(model: str, revision: str | None) -> dict[str, str]:
-    """Return the SHA-256 of the files of a model's weights; empty if they are not at hand."""
-    with suppress(ModelError, OSError):
-        folder = local_folder(model, revision)
-        return {path.name: sha256(path.resolve()) for path in weight_files(folder, model)}
-    return {}
 
 
 def _manifest(fields: dict[str, str], **others: Any) -> Manifest:

@@ -57,8 +57,7 @@ def run(
         gc.freeze()  # all cells stay in memory, so later searches can skip them
     if dry_run:
         lines = Lines(plan.suite.name, plan.out, err())
-        for text in state.notes:
-            lines.note(text)
+        note(*state.notes)
         cells = api.check(state, resources, lines)
         show_plan(state)
         if cells:

@@ -7,7 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -206,11 +206,7 @@ class RowCorrupter:
 
     def __init__(self, train: Sequence[TaskData]) -> None:
         self._tensors: BatchTensors = []
-        names = [f.name for f in fields(TaskData)]
-        self.train = tuple(
-            TracedData(**{name: getattr(data, name) for name in names}, tensors=self._tensors)
-            for data in train
-        )
+        self.train = tuple(TracedData(**vars(data), tensors=self._tensors) for data in train)
 
     def __call__(self, method: Method, stage: Stage) -> None:
         """Overwrite the rows of the stage's task."""

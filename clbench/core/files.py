@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from clbench.core.errors import DataError, RunFolderError, format_value, named
 
 if TYPE_CHECKING:
@@ -379,3 +381,19 @@ def _acquire(handle: int, out: Path) -> None:
     holder = f"pid {os.getpid()} since {datetime.now():%Y-%m-%d %H:%M:%S.%f}\n"
     os.ftruncate(handle, 0)
     os.pwrite(handle, holder.encode(), 0)
+
+
+def plain(value: Any) -> Any:
+    """Return a copy of `value` in types that JSON can hold.
+
+    NumPy scalars become Python numbers, tuples become lists, NaN and infinity become None.
+    """
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, BaseModel):
+            return value.model_dump(mode="json")
+        if isinstance(value, Mapping):
+            return dict(value)
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    return json.loads(json.dumps(value, default=convert), parse_constant=lambda name: None)

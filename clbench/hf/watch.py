@@ -31,6 +31,7 @@ from clbench.models.classifier import evaluating
 from clbench.results.statistics import ALPHA
 from clbench.tasks.corpus import corpus_identity, resolve_corpus
 from clbench.tasks.general import GENERAL
+from clbench.tasks.hub import data_folder
 
 Action = Literal["warn", "stop", "restore"]
 PREFIX = "forgetting/"
@@ -126,7 +127,7 @@ class ForgettingCallback(TrainerCallback, ExportableState):  # type: ignore[misc
         self._loss: LanguageLoss | None = None
         parts, others = ability.chosen(tasks)
         self._items = load_items(others, data=data, rows=rows, seed=seed)
-        folder, most = None if data is None else Path(data), min(rows, ability.WRITTEN)
+        folder, most = data_folder(data), min(rows, ability.WRITTEN)
         self._asked = {
             name: (own, GENERAL[name].questions(folder, most, seed)) for name, own in parts.items()
         }

@@ -29,8 +29,9 @@ from clbench.shifts.base import ShiftContext
 from clbench.shifts.scenario import Scenario
 from clbench.tasks.general import GENERAL, GeneralTask, Question
 from clbench.tasks.registry import general_task
+from clbench.tasks.sampling import stratified
 from clbench.tasks.spec import OwnTaskSpec
-from clbench.tasks.task import Task, stratified
+from clbench.tasks.task import Task
 from clbench.training.batches import TaskData
 from clbench.training.context import Context
 from clbench.training.protocol import Protocol

@@ -62,14 +62,9 @@ class Writer:
 def chosen_answers(texts: list[str], rows: encoding.PromptRows) -> IntArray:
     """Return the number of the answer that each text is, shape (n,); -1 if it is none."""
     assert rows.names is not None
-    shared = len(rows.names) == 1
-    return np.array(
-        [
-            next((k for k, name in enumerate(rows.names[0 if shared else i]) if name == text), -1)
-            for i, text in enumerate(texts)
-        ],
-        dtype=np.int64,
-    )
+    names = rows.names * len(texts) if len(rows.names) == 1 else rows.names
+    found = [own.index(t) if t in own else -1 for t, own in zip(texts, names, strict=True)]
+    return np.array(found, dtype=np.int64)
 
 
 def as_outputs(choices: IntArray, rows: encoding.PromptRows) -> Array:

@@ -90,7 +90,9 @@ class FreezeBottom(Method):
         """Read the number of layers; encoder-decoders have some in each part."""
         config = load_config(protocol.model, protocol.revision)
         one = not getattr(config, "is_encoder_decoder", False)
-        self._depth = getattr(config, "num_hidden_layers", None) if one else None
+        depth = getattr(config, "num_hidden_layers", None)
+        # ALBERT's layers share the weights of a few.
+        self._depth = getattr(config, "num_hidden_groups", depth) if one else None
 
     def check_tasks(self, tasks: Sequence[Task]) -> None:
         """Raise a SettingsError if the model has fewer layers than are to be frozen."""

@@ -1,7 +1,7 @@
 """Methods that hold outputs: LwF those of earlier heads, a KL anchor those of the base model."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -60,14 +60,9 @@ class LwF(Method):
             for head, outputs in stage.outputs_of(self._regression, stage.data).items()
         }
 
-    def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
-        """Return one group: the stage's weights and the earlier heads."""
-        trained = stage.trainable()
-        weights = dict(stage.model.named_parameters())
-        heads = [head for head in self._targets if head not in stage.heads]
-        names = [name for head in heads for name in stage.model.head_parameter_names(head)]
-        trained += [weights[name] for name in names if weights[name].requires_grad]
-        return [{"params": trained, "lr": stage.protocol.lr}]
+    def before_phase(self, stage: Stage) -> None:
+        """Train the earlier heads, too."""
+        stage.heads |= frozenset(self._targets)
 
     def loss(self, stage: Stage, batch: Batch) -> Tensor:
         """Return the task's loss and the earlier heads' terms, from one backbone pass."""

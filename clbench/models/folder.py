@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from clbench.core.errors import ModelError
+from clbench.core.errors import ModelError, printable
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -29,11 +29,10 @@ def one_line_errors(name: str, what: str) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())
+        text = printable(str(error), 300)
         if not text or isinstance(error, KeyError):
             text = f"{type(error).__name__} {text}"
-        short = text if len(text) <= 300 else f"{text[:299]}…"
-        raise ModelError(f"model {name!r}: {what}: {short}") from error
+        raise ModelError(f"model {name!r}: {what}: {text}") from error
 
 
 def config_path(folder: Path, name: str) -> Path:

@@ -91,7 +91,7 @@ class PromptEncoder:
             If an answer has no tokens, two classes have the same answer, or the words of the
             template fill `max_length`.
         """
-        template = task.template or Template.default(task.is_pair)
+        template = task.effective_template
         where = f"task {task.name!r}"
         texts: list[str] = [template.answer(label) for label in task.labels]
         if task.regression:

@@ -92,11 +92,13 @@ def draw(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
     files = {"page": _png(small.quantize(COLOURS, method, dither=dither), PAGE)}
     if "png" in formats:
         files["png"] = _png(large, dpi)
-    for kind, other in (("svg", FigureCanvasSVG), ("pdf", FigureCanvasPdf)):
+    for kind, other, unsaid in (
+        ("svg", FigureCanvasSVG, ("Date", "Creator")),
+        ("pdf", FigureCanvasPdf, ("CreationDate", "Creator", "Producer")),
+    ):
         if kind in formats:
-            buffer, unsaid = io.BytesIO(), ("Date", "CreationDate", "Creator", "Producer")
-            metadata = dict.fromkeys(unsaid[:3:2] if kind == "svg" else unsaid[1:])
-            getattr(other(figure), f"print_{kind}")(buffer, metadata=metadata)
+            buffer = io.BytesIO()
+            getattr(other(figure), f"print_{kind}")(buffer, metadata=dict.fromkeys(unsaid))
             files[kind] = buffer.getvalue()
     return files
 

@@ -36,7 +36,7 @@ from clbench.report.sentences import (
 )
 from clbench.results.cell import CellResult
 from clbench.results.remarks import sentences
-from clbench.results.score_tables import SMOKE
+from clbench.results.score_tables import SMOKE, to_csv
 from clbench.results.store import Store
 from clbench.suite.schema import MEAN, Question
 
@@ -104,7 +104,7 @@ def table_files(name: str, frame: pd.DataFrame) -> dict[str, str]:
     begin = rf"\begin{{tabular}}{{{'l' * len(header)}}}"
     latex = [begin, r"\hline", latex[0], r"\hline", *latex[1:], r"\hline", r"\end{tabular}"]
     return {
-        f"{name}.csv": str(frame.to_csv(index=False, lineterminator="\n")),
+        f"{name}.csv": to_csv(frame),
         f"{name}.md": "".join(f"| {line} |\n" for line in markdown),
         f"{name}.tex": "\n".join(latex) + "\n",
     }

@@ -6,9 +6,9 @@ from typing import Any
 from clbench.core.errors import RunFolderError, join_names
 from clbench.methods.base import METHODS
 from clbench.report.content import MOST_DETAILS, MOST_SCENARIOS
-from clbench.results.cell import CellResult, plain, summarizer
+from clbench.results.cell import CellResult, summarizer
 from clbench.results.reading import Cells
-from clbench.results.resume import first_difference, scenario_sections
+from clbench.results.resume import defaults_of, first_difference, scenario_sections
 from clbench.results.store import Store
 from clbench.training.protocol import Protocol
 
@@ -158,10 +158,10 @@ def _difference(before: Any, now: Any) -> str | None:
     sections = [key for key in now if key in before]
     settings: list[Any] = [each.get("method", {}).get("settings") or {} for each in both]
     if name in METHODS:
-        if not METHODS.get(name).reads_corpus:
+        method = METHODS.get(name)
+        if not method.reads_corpus:
             sections.remove("corpus")
-        fields = METHODS.get(name).settings_model().model_fields.items()
-        added = plain({n: field.get_default(call_default_factory=True) for n, field in fields})
+        added = defaults_of(method.settings_model())
         both = [
             {**each, "method": {**each["method"], "settings": {**added, **own}}}
             for each, own in zip(both, settings, strict=True)
@@ -201,8 +201,7 @@ def _protocol_differences(stores: Sequence[Store], labels: Sequence[str]) -> lis
         for label, store in zip(labels, stores, strict=True)
     }
     # A run of an earlier version may lack a setting, which then had its present default.
-    fields = Protocol.model_fields.items()
-    added = plain({name: field.get_default(call_default_factory=True) for name, field in fields})
+    added = defaults_of(Protocol)
     protocols = {label: {**added, **own} for label, own in all_protocols.items() if own}
     differences = []
     for key in dict.fromkeys(key for protocol in protocols.values() for key in protocol):

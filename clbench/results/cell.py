@@ -22,7 +22,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from clbench.core.errors import count, join_names, printable
-from clbench.core.registry import LARGEST, Amount, Count
+from clbench.core.registry import LARGEST, Amount, Count, Seed
 from clbench.results.scores import scores_of
 from clbench.suite.scores import SCORES, Steps
 from clbench.training.protocol import OPEN, Name
@@ -56,22 +56,6 @@ PackedRows = Annotated[
 ]
 Correct = list[list[PackedRows | None]]
 Metrics = list[list[dict[str, Number] | None]]
-
-
-def plain(value: Any) -> Any:
-    """Return a copy of `value` in types that JSON can hold.
-
-    NumPy scalars become Python numbers, tuples become lists, NaN and infinity become None.
-    """
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, BaseModel):
-            return value.model_dump(mode="json")
-        if isinstance(value, Mapping):
-            return dict(value)
-        return value.tolist() if hasattr(value, "tolist") else str(value)
-
-    return json.loads(json.dumps(value, default=convert), parse_constant=lambda name: None)
 
 
 def _as_given(value: Any, check: Callable[[Any], Any]) -> Any:
@@ -196,7 +180,7 @@ class CellResult(BaseModel):
     baseline: Name
     method: Name
     model: Text
-    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    seed: Seed
     status: Literal["ok", "failed"]
     reason: Text | None = None
     reference_of: Count | None = None

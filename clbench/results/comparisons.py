@@ -17,8 +17,8 @@ from clbench.results.cell import (
     steps_by_scenario,
     without_extra_points,
 )
-from clbench.results.remarks import BySeed, Group, remarks, scores_to_compare
-from clbench.results.score_tables import score_rows
+from clbench.results.remarks import remarks
+from clbench.results.score_tables import BySeed, Group, score_rows, scores_to_compare
 from clbench.suite.schema import FEWEST, MEAN, Question
 from clbench.suite.scores import SCORE
 

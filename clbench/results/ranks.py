@@ -6,7 +6,7 @@ from typing import NamedTuple
 from clbench.results import statistics
 from clbench.results.cell import CellResult, steps_by_scenario
 from clbench.results.comparisons import differences, means_over_scenarios
-from clbench.results.remarks import scores_to_compare
+from clbench.results.score_tables import scores_to_compare
 from clbench.suite.schema import FEWEST, MEAN, Question
 from clbench.suite.scores import SCORE
 

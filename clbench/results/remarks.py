@@ -5,30 +5,15 @@ from statistics import fmean
 from typing import Any
 
 from clbench.results.cell import CellResult, steps_by_scenario
-from clbench.results.score_tables import score_rows
+from clbench.results.score_tables import BySeed, Group, scores_to_compare
 from clbench.results.statistics import modes
 from clbench.suite.schema import Question
-from clbench.suite.scores import SCORE, SCORES
-
-Group = tuple[str, str]  # scenario, score
-BySeed = dict[str, dict[int, float]]  # by baseline and seed
+from clbench.suite.scores import SCORE
 
 STRENGTHS = ("strength", "importance", "weight", "c", "lambda_s", "rho", "gamma")
 """Names of the setting that says how strongly a method acts, the most telling first."""
 CHANCE = 0.1
 """Share of the way from a task's floor to 1 below which a score counts as chance."""
-
-
-def scores_to_compare(cells: Sequence[CellResult], question: Question) -> dict[Group, BySeed]:
-    """Return the scores to compare by scenario and score, then by baseline and seed."""
-    names = [score.name for score in SCORES if score.compared or score.name in question.scores]
-    values: dict[Group, BySeed] = {}
-    for row in score_rows(cells):
-        for name in names:
-            if (value := row.get(name)) is not None:
-                by_baseline = values.setdefault((row["scenario"], name), {})
-                by_baseline.setdefault(row["method"], {})[row["seed"]] = value
-    return values
 
 
 def remarks(
@@ -55,7 +40,7 @@ def remarks(
     for key, texts in _not_learned(good).items():
         others.setdefault(key, []).extend(texts)
     rows: list[dict[str, Any]] = []
-    values = scores_to_compare(good, question) if values is None else values
+    values = scores_to_compare(cells, question) if values is None else values
     for (scenario, score), by_baseline in values.items():
         for method, seeds in by_baseline.items():
             n = len(seeds)

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from clbench.core.files import plain
 from clbench.core.user_code import user_code
-from clbench.results.cell import CellResult, plain
+from clbench.results.cell import CellResult
 from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell
 from clbench.suite.schema import Question
@@ -37,6 +38,14 @@ DIGESTS = {
 """Descriptions of differing digests, which themselves tell a reader nothing."""
 
 _MISSING = object()
+
+
+def defaults_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the default of each setting as plain JSON values; older results may lack settings."""
+    fields = model.model_fields.items()
+    values = {name: field.get_default(call_default_factory=True) for name, field in fields}
+    defaults: dict[str, Any] = plain(values)
+    return defaults
 
 
 def scenario_sections(recipe: Mapping[str, Any]) -> tuple[str, ...]:

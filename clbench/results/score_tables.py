@@ -18,6 +18,7 @@ from clbench.results.cell import CellResult, cell_scores, step_of_mean, steps_by
 from clbench.results.scores import quotient
 from clbench.results.statistics import Floats, critical_difference, crossed_interval, summarise
 from clbench.results.store import Store
+from clbench.suite.schema import Question
 from clbench.suite.scores import SCORE, SCORES, Score
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ Effects of scenarios are skewed: with exponential ones, 99 % cover the true mean
 more, and 95 % in .88 (`benchmarks/verdicts.py`).
 """
 
+Group = tuple[str, str]  # scenario, score
+BySeed = dict[str, dict[int, float]]  # by baseline and seed
 Values = dict[str, dict[str, dict[int, float]]]  # by baseline, scenario and seed
 
 
@@ -374,3 +377,15 @@ def _difference(
         "low_anywhere": min(low, here.low),
         "high_anywhere": max(high, here.high),
     }
+
+
+def scores_to_compare(cells: Sequence[CellResult], question: Question) -> dict[Group, BySeed]:
+    """Return the scores to compare by scenario and score, then by baseline and seed."""
+    names = [score.name for score in SCORES if score.compared or score.name in question.scores]
+    values: dict[Group, BySeed] = {}
+    for row in score_rows(cells):
+        for name in names:
+            if (value := row.get(name)) is not None:
+                by_baseline = values.setdefault((row["scenario"], name), {})
+                by_baseline.setdefault(row["method"], {})[row["seed"]] = value
+    return values

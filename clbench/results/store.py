@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from clbench.core.errors import RunFolderError, named
-from clbench.core.files import as_folder_error, locked, read_file, write_atomically
+from clbench.core.files import as_folder_error, locked, plain, read_file, write_atomically
 from clbench.results.archive import ARCHIVE, cell_files, extract, read_archive
-from clbench.results.cell import SCHEMA_VERSION, CellResult, plain
+from clbench.results.cell import SCHEMA_VERSION, CellResult
 from clbench.results.reading import (
     BrokenFile,
     Cells,
@@ -260,10 +260,9 @@ class Store:
         `looks` must be those that the run was started with, before its first cell: others would
         break its error rate.
         """
-        problem = None
-        before = self.read_suite().get("looks", [])
-        content = _read_json(self.suite_path)
-        name = self.read_suite().get("name")
+        problem, content = None, _read_json(self.suite_path)
+        known = parse_suite(content)
+        before, name = known.get("looks", []), known.get("name")
         if None not in (suite, name) and suite != name:
             problem = f"{self.out} holds a run of the suite {name!r}, not of {suite!r}"
         elif looks is not None and before and list(looks) != before[0]:
@@ -277,7 +276,7 @@ class Store:
                 f"{self.out} holds cells of a run without looks. Looks must be declared before the "
                 "first result"
             )
-            if self.suite_path.exists() and not self.read_suite():
+            if self.suite_path.exists() and not known:
                 problem = f"{self.suite_path} cannot be read, so the looks of its run are unknown"
         elif self.out.exists() and not self.out.is_dir():
             problem = f"{self.out} is a file, not a folder"

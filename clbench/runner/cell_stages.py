@@ -14,12 +14,11 @@ from clbench.core.errors import ClbenchError
 from clbench.core.user_code import user_code
 from clbench.measure.relearning import RELEARN
 from clbench.measure.rows import PreparedScenario
-from clbench.methods.base import METHODS, Method, Vanilla, at_rate
+from clbench.methods.base import Method, Vanilla, at_rate
 from clbench.runner.stage_cache import KEPT, OF_RUN, CachedStage, StageCache, recipe_digest
 from clbench.suite.plan import Cell
 from clbench.suite.validation import stages_of
 from clbench.tasks.task import Task
-from clbench.tasks.template import Template
 from clbench.training.device import Precision
 from clbench.training.protocol import Protocol
 
@@ -189,7 +188,7 @@ class CellStages:
 
 
 def _template_of(task: Task) -> dict[str, Any]:
-    template = task.template or Template.default(task.is_pair)
+    template = task.effective_template
     answers = [template.answer(label) for label in task.labels]
     return {"prompt": template.prompt, "answers": answers, "labels": list(task.labels)}
 
@@ -254,7 +253,7 @@ def _vanilla_stages(cells: Sequence[Cell]) -> dict[str, tuple[Cell, float | None
         if kind not in numbers:
             numbers[kind] = 0  # after an error: the cells will fail with it
             with suppress(ClbenchError), user_code("acts_in"):
-                method = METHODS.get(baseline.method)(**baseline.settings)
+                method = baseline.build()
                 stages = stages_of(scenario) if cell.reference_of is None else 1
                 rates[kind] = at_rate(method, cell.protocol).lr
                 numbers[kind] = vanilla_stages(method, stages)

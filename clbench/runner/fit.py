@@ -11,7 +11,6 @@ from clbench.core.errors import explain
 from clbench.core.shapes import on_shapes
 from clbench.core.user_code import own_state
 from clbench.measure.rows import PreparedScenario
-from clbench.methods.base import METHODS
 from clbench.runner.cell_runner import CellRunner
 from clbench.runner.cell_stages import ComputeSettings
 from clbench.runner.resources import Resources, machine_mb
@@ -109,7 +108,7 @@ def cell_memory(cell: Cell, prepared: PreparedScenario, precision: Precision) ->
     """Return the memory that a cell needs, from shapes alone."""
     cell = replace(cell, protocol=cell.protocol.model_copy(update=PLAIN), reference_of=None)
     prepared = replace(prepared, scorers=(), probed=(), capabilities=None, gold=())
-    method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
+    method = cell.baseline.build()
     compute = ComputeSettings(torch.device("cpu"), Precision(precision.name, "cpu"), {})
     return _Rehearsal(cell, prepared, method, compute).memory()
 

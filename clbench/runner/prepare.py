@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from clbench.core.errors import DataError, ModelError, ShiftError
-from clbench.core.files import write_atomically
+from clbench.core.files import plain, write_atomically
 from clbench.core.seeds import numpy_stream
 from clbench.core.user_code import WARNINGS, user_code
 from clbench.measure.capabilities import capability_data
@@ -36,8 +36,9 @@ from clbench.suite.schema import ScenarioSpec
 from clbench.tasks.corpus import read_corpus, texts_for_trials
 from clbench.tasks.metrics import floor_score
 from clbench.tasks.registry import load_column, load_task
+from clbench.tasks.sampling import stratified, whole_groups
 from clbench.tasks.spec import OwnTaskSpec
-from clbench.tasks.task import IntArray, Rows, Task, stratified, whole_groups
+from clbench.tasks.task import IntArray, Rows, Task
 from clbench.training.batches import TaskData
 from clbench.training.protocol import Protocol
 
@@ -393,5 +394,5 @@ def _save(path: Path, scenario: Scenario) -> None:
     if scenario.split is not None:
         scenario.split.save(path.with_suffix(".split.json"))
     if scenario.picture:
-        text = json.dumps(scenario.picture, allow_nan=False)
+        text = json.dumps(plain(scenario.picture))
         write_atomically(path.with_suffix(".picture.json"), text + "\n")

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from clbench.core import __version__
 from clbench.core.errors import PluginError
+from clbench.core.files import LOCK
 from clbench.results.cell import CellResult
 from clbench.runner.run_state import Listener
 from clbench.suite.plan import Cell, Plan
@@ -67,7 +68,7 @@ class WorkerSetup:
             threads=threads,
             version=__version__,
             folder=str(Path.cwd()),
-            lock=(plan.out / ".lock").read_text(encoding="utf-8"),
+            lock=(plan.out / LOCK).read_text(encoding="utf-8"),
             path=tuple(sys.path),
             environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
             plugins={str(plugin.path): plugin.path.read_bytes() for plugin in plan.plugins},
@@ -107,7 +108,7 @@ class WorkerSetup:
     def sees_folder(self) -> bool:
         """Whether this worker can access the run's folder."""
         try:
-            return (self.plan.out / ".lock").read_text(encoding="utf-8") == self.lock
+            return (self.plan.out / LOCK).read_text(encoding="utf-8") == self.lock
         except OSError:
             return False
 

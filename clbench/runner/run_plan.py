@@ -18,13 +18,12 @@ from pydantic import ValidationError
 
 from clbench.core import __version__
 from clbench.core.errors import PluginError, describe_errors, explain
-from clbench.core.files import check_folder
+from clbench.core.files import check_folder, plain
 from clbench.core.user_code import GlobalState
 from clbench.measure.rows import PreparedScenario
-from clbench.methods.base import METHODS
 from clbench.models.locate import display_name
 from clbench.models.pooling import unread_modules
-from clbench.results.cell import CellResult, plain
+from clbench.results.cell import CellResult
 from clbench.results.score_tables import scores_frame, to_csv
 from clbench.results.scores import scores_of
 from clbench.results.store import Store
@@ -278,7 +277,7 @@ def run_cell(
         result["tasks"] = [name for name, _ in prepared.scenario.columns]
         result["floors"] = prepared.floors
         result["scenario_report"] = prepared.scenario.report.to_json()
-        method = METHODS.get(cell.baseline.method)(**cell.baseline.settings)
+        method = cell.baseline.build()
         settings["method"], result["keeps_rows"] = method.settings(), method.keeps_rows
         result["needs_task_id"], result["control"] = method.needs_task_id, method.control
         settings["holds_head"] = method.holds_head

@@ -22,7 +22,6 @@ from clbench.runner.run_state import RunState, read_run_state
 from clbench.search.rates import HIGHEST, LOWEST, SearchOrigin, SearchSpace
 from clbench.suite.options import RunOptions, read_seeds
 from clbench.suite.plan import Plan, make_plan, validate
-from clbench.suite.plugins import load_plugins
 from clbench.suite.read import Suite, read_suite
 from clbench.suite.schema import Question
 from clbench.suite.validation import stages_of
@@ -154,8 +153,7 @@ class SearchPlan:
 
 def suite_for_trials(suite: str | Path, options: RunOptions, **protocol: Any) -> Suite:
     """Return a suite with changes of its protocol, without points of curves or a question."""
-    load_plugins(options.plugins)
-    source = read_suite(suite)
+    source = read_suite(suite, options.plugins)
     changed = source.file.protocol.model_copy(update={"curve_points": 0, **protocol})
     file = source.file.model_copy(update={"protocol": changed, "question": Question()})
     return replace(source, file=file)

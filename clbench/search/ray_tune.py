@@ -53,12 +53,15 @@ def domains(sweep: Sweep) -> dict[str, Any]:
 
 
 def make_searcher(
-    points: Sequence[Mapping[str, Any]], seed: int, random_points: int = 20
+    points: Sequence[Mapping[str, Any]], seed: int, searcher: str, random_points: int
 ) -> hyperopt.HyperOptSearch:
-    """Return a searcher that suggests `points` first and draws at random below `random_points`."""
+    """Return a searcher that suggests `points` first and draws at random below `random_points`.
+
+    With the `searcher` ``"random"`` it always does.
+    """
     return hyperopt.HyperOptSearch(
         points_to_evaluate=[dict(point) for point in points] or None,
-        n_initial_points=random_points,
+        n_initial_points=10**9 if searcher == "random" else random_points,
         random_state_seed=seed,
     )
 
@@ -168,8 +171,8 @@ class TrialRecorder(tune.Callback, tune.Stopper):  # type: ignore[misc]
 
         def make(first: list[list[float]], sessions: int) -> Any:
             seed = stream_seed("search", self.settings.seed, sessions) % 2**32
-            random_points = 10**9 if self.settings.searcher == "random" else 20
-            return make_searcher([self.space.point(each) for each in first], seed, random_points)
+            points = [self.space.point(each) for each in first]
+            return make_searcher(points, seed, self.settings.searcher, 20)
 
         replay = make([self.space.flat], 0)
         replay.set_search_properties("reward", "max", domains(self.space.sweep))

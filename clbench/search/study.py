@@ -217,9 +217,9 @@ class Study:
             if all(values[key] in axis for key, axis in self.sweep.items()):
                 points.append({key: _drawn(values[key], axis) for key, axis in self.sweep.items()})
                 scores.append(trial.score)
-        random_points = 10**9 if settings.searcher == "random" else -(-settings.trials // ROUNDS)
         seed = stream_seed("tune", self.baseline.name, len(self.proposals)) % 2**32
-        searcher = make_searcher(points, seed, random_points)
+        random_points = -(-settings.trials // ROUNDS)
+        searcher = make_searcher(points, seed, settings.searcher, random_points)
         searcher.set_search_properties("reward", "max", domains(self.sweep))
         tell(searcher, scores)
         return searcher

@@ -13,11 +13,10 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clbench.core.errors import DataError, RunFolderError, describe_errors, named
-from clbench.core.files import read_file, write_atomically
+from clbench.core.files import plain, read_file, write_atomically
 from clbench.core.options import checks_arguments
 from clbench.core.registry import LARGEST, Amount
 from clbench.models.groups import Division
-from clbench.results.cell import plain
 from clbench.results.resume import first_difference
 from clbench.search.rates import SearchOrigin, Trial, read_log
 from clbench.suite.baselines import Cost

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from clbench.core.errors import DataError, ShiftError, describe_errors
-from clbench.core.files import read_file, write_atomically
+from clbench.core.files import plain, read_file, write_atomically
 from clbench.core.registry import Configured, Registry
 from clbench.tasks.task import IntArray, Rows, Task
 
@@ -156,7 +156,7 @@ class Split:
 
     def save(self, path: Path) -> None:
         """Write the split atomically."""
-        write_atomically(path, json.dumps(asdict(self), allow_nan=False) + "\n")
+        write_atomically(path, json.dumps(plain(asdict(self))) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Self:

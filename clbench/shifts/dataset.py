@@ -12,7 +12,6 @@ from clbench.core.options import checks_arguments
 from clbench.core.seeds import numpy_stream
 from clbench.shifts.base import ColumnSpec, ScenarioTasks, Shift, ShiftContext
 from clbench.tasks.task import Rows, Task
-from clbench.tasks.template import Template
 
 SHARED = "shared"
 """Name of the head that tasks share."""
@@ -162,7 +161,7 @@ def share_head(tasks: Sequence[Task], *, growing: bool) -> tuple[Task, ...]:
         classes += [f"{task.name}: {name}" if names.count(name) > 1 else name for name in labels]
     if twice := [name for name in classes if classes.count(name) > 1]:
         raise ShiftError(f"two classes with one head would be named {twice[0]!r}. Rename one.")
-    answers = [template_of(t).answer(name) for labels, t in owners.items() for name in labels]
+    answers = [t.effective_template.answer(name) for labels, t in owners.items() for name in labels]
     pairs = zip(classes, answers, strict=True)
     answer_of = {name: answer for name, answer in pairs if answers.count(answer) == 1}
     shared, seen = [], 0
@@ -174,19 +173,14 @@ def share_head(tasks: Sequence[Task], *, growing: bool) -> tuple[Task, ...]:
     return tuple(shared)
 
 
-def template_of(task: Task) -> Template:
-    """Return the template of a task, by default `Template.default`."""
-    return task.template or Template.default(task.is_pair)
-
-
 def answering(task: Task, answers: Mapping[str, str]) -> Task:
     """Return the task with other answers, by class name."""
-    return replace(task, template=replace(template_of(task), answers=answers))
+    return replace(task, template=replace(task.effective_template, answers=answers))
 
 
 def default_prompt(task: Task) -> Task:
     """Return the task with the prompt of tasks without a template, and its own answers."""
-    return answering(replace(task, template=None), template_of(task).answers)
+    return answering(replace(task, template=None), task.effective_template.answers)
 
 
 def renumbered(
@@ -250,7 +244,7 @@ def blurred(tasks: Sequence[Task], blur: float, seed: int, where: str) -> tuple[
         for j, part in zip(neighbours, np.array_split(leaving, len(neighbours)), strict=True):
             received[j].append(task.train.take(np.sort(part)))
     seen = [task.seen for task in tasks]
-    if len({template_of(task).pieces for task in tasks}) > 1:
+    if len({task.effective_template.pieces for task in tasks}) > 1:
         tasks = [default_prompt(task) for task in tasks]
     return tuple(
         replace(task, train=Rows.joined(rows), seen=later)

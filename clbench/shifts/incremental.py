@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag
 from clbench.core.errors import ShiftError, count, did_you_mean, join_names
 from clbench.core.seeds import numpy_stream
 from clbench.shifts.base import ScenarioTasks, Shift, ShiftContext
-from clbench.shifts.dataset import answering, default_prompt, renumbered, share_head, template_of
+from clbench.shifts.dataset import answering, default_prompt, renumbered, share_head
 from clbench.tasks.spec import LabelName
 from clbench.tasks.task import Rows, Task
 
@@ -128,7 +128,7 @@ class ClassIncremental(Shift):
             for split in shared[0].splits
         }
         first = shared[0]
-        if len({template_of(task).pieces for task in shared}) > 1:
+        if len({task.effective_template.pieces for task in shared}) > 1:
             first = default_prompt(first)
         name = "+".join(task.name for task in tasks)
         return replace(first, name=name, metrics=tuple(metrics), own=(), **rows)
@@ -255,7 +255,7 @@ class DomainIncremental(Shift):
         first = tasks[0]
         mapping = self.classes or {name: [name] for name in first.labels}
         _check_classes(mapping, {label for task in tasks for label in task.labels}, "domains")
-        answers = {name: template_of(first).answer(name) for name in mapping}
+        answers = {name: first.effective_template.answer(name) for name in mapping}
         number_of = {name: i for i, names in enumerate(mapping.values()) for name in names}
         parts = []
         for task in tasks:

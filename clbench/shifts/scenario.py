@@ -1,6 +1,5 @@
 """Build a scenario: its tasks in training order, checked, with a report."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from clbench.core.errors import PluginError, ShiftError, count, format_value, join_names
+from clbench.core.files import plain
 from clbench.core.seeds import numpy_stream, stream_seed
 from clbench.shifts.base import SHIFTS, ColumnSpec, ScenarioTasks, ShiftContext, Split
 from clbench.shifts.dataset import blurred
@@ -49,12 +49,8 @@ class ScenarioReport:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON values, without NumPy types."""
-
-        def plain(value: Any) -> Any:
-            return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
-
-        report: dict[str, Any] = json.loads(json.dumps(asdict(self), default=plain))
+        """Return the report as plain JSON values, without NumPy types or NaN."""
+        report: dict[str, Any] = plain(asdict(self))
         return report
 
 

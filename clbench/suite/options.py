@@ -12,12 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import ValidationError
 
 from clbench.core.errors import (
-    DataError,
     SettingsError,
     UnknownNameError,
     dashed,
     describe_errors,
-    describe_missing,
     did_you_mean,
     display_path,
     format_value,
@@ -32,6 +30,7 @@ from clbench.suite.baselines import Baseline
 from clbench.suite.read import Suite, packaged_files
 from clbench.suite.schema import FEWEST, LOOKS, MOST_SEEDS, UNTIL_SETTLED, ScenarioSpec
 from clbench.tasks.corpus import resolve_corpus
+from clbench.tasks.hub import data_folder
 from clbench.training.protocol import Protocol
 
 MOST_POINTS = 100
@@ -217,16 +216,7 @@ class RunOptions:
 
     def data_folder(self) -> Path | None:
         """Return the absolute path of `data` or None; a DataError if it is not a folder."""
-        if self.data is None:
-            return None
-        folder = user_path(self.data, named("data"))
-        if not folder.is_dir():
-            problem = "is a file" if folder.is_file() else describe_missing(folder, "folder")
-            raise DataError(
-                f"{named('data')} {self.data}: {problem}. Give a folder DIR with copies of hub "
-                "repositories, such as DIR/glue."
-            )
-        return folder.resolve()
+        return data_folder(self.data)
 
     def choose_scenarios(self, suite: Suite, option: str = "scenarios") -> list[ScenarioSpec]:
         """Return the suite's scenarios that match any of the patterns, in the suite's order.

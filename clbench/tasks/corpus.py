@@ -114,7 +114,7 @@ def _lines(path: Path) -> Iterator[str]:
 
     is_table, empty = SUFFIXES.get(path.suffix.lower()) == "parquet", True
     try:
-        for line in _table_lines(path) if is_table else path.open(encoding="utf-8"):
+        for line in (_table_lines if is_table else _text_lines)(path):
             if len(line.split()) >= FEWEST_WORDS:
                 empty = False
                 yield line.strip()
@@ -128,6 +128,11 @@ def _lines(path: Path) -> Iterator[str]:
         raise DataError(
             f"corpus {path}: no line has {FEWEST_WORDS} words or more. Give one text per line."
         )
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8") as file:
+        yield from file
 
 
 def _table_lines(path: Path) -> Iterator[str]:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clbench.core.errors import DataError, display_path, join_names, named
+from clbench.core.errors import DataError, describe_missing, display_path, join_names, named
+from clbench.core.files import user_path
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 """Suffixes of the files to read from a local copy."""
@@ -104,3 +105,17 @@ def copy_of(data: Path | None, name: str) -> Path | None:
     """Return the folder of a local copy of a hub dataset, or None if there is none."""
     folder = None if data is None else data / name.rpartition("/")[2]
     return folder if folder is not None and folder.is_dir() else None
+
+
+def data_folder(data: str | Path | None) -> Path | None:
+    """Return the absolute path of `data` or None; raise a DataError if it is not a folder."""
+    if data is None:
+        return None
+    folder = user_path(data, named("data"))
+    if not folder.is_dir():
+        problem = "is a file" if folder.is_file() else describe_missing(folder, "folder")
+        raise DataError(
+            f"{named('data')} {data}: {problem}. Give a folder DIR with copies of hub "
+            "repositories, such as DIR/glue."
+        )
+    return folder.resolve()

@@ -13,9 +13,9 @@ import numpy as np
 from clbench.core.errors import DataError, named
 from clbench.core.seeds import numpy_stream
 from clbench.tasks.metrics import METRICS, check_metrics
+from clbench.tasks.sampling import IntArray as IntArray
+from clbench.tasks.sampling import stratified, whole_groups
 from clbench.tasks.template import Template
-
-IntArray = np.typing.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,11 @@ class Task:
         return self.train.second is not None
 
     @property
+    def effective_template(self) -> Template:
+        """The template, by default `Template.default`."""
+        return self.template or Template.default(self.is_pair)
+
+    @property
     def can_share_head(self) -> bool:
         """Whether it has classes that other tasks could have: no numbers, texts or choices."""
         return bool(self.labels) and not self.train.choices
@@ -353,47 +358,3 @@ def hold_out(
         if len(rest := np.setdiff1d(np.arange(len(rows)), drawn)):
             return rows.take(rest), rows.take(drawn)
     raise DataError(f"{where} of {len(rows)} rows leaves one side empty. Use another fraction.")
-
-
-def whole_groups(groups: IntArray, count: int, rng: np.random.Generator) -> IntArray:
-    """Return the positions of random whole groups of at most `count` rows, ascending.
-
-    One group is drawn even if it has more rows. `groups` are the numbers of the rows' groups,
-    shape (n,).
-    """
-    names, sizes = np.unique(groups, return_counts=True)
-    order = rng.permutation(len(names))
-    fitting = int((np.cumsum(sizes[order]) <= count).sum())
-    return np.flatnonzero(np.isin(groups, names[order[: max(1, fitting)]]))
-
-
-def stratified(
-    labels: np.typing.NDArray[Any], count: int, rng: np.random.Generator, regression: bool = False
-) -> IntArray:
-    """Return the positions of a stratified sample of at most `count` rows, ascending.
-
-    Class sizes are proportional, rounded by largest remainder; every class keeps at least one
-    row if `count` allows. For regression, one row is drawn from each of `count` quantile bins of
-    the targets.
-    """
-    total = len(labels)
-    if count >= total:
-        return np.arange(total, dtype=np.int64)
-    if regression:
-        order = np.lexsort((rng.permutation(total), labels))
-        edges = np.arange(count + 1, dtype=np.int64) * total // count
-        picks = edges[:-1] + (rng.random(count) * np.diff(edges)).astype(np.int64)
-        return np.sort(order[picks])
-    classes, sizes = np.unique(labels, return_counts=True)
-    quota, remainder = np.divmod(sizes.astype(np.int64) * count, total)
-    largest = np.argsort(-remainder, kind="stable")
-    quota[largest[: count - int(quota.sum())]] += 1
-    if count >= len(classes):
-        for empty in np.flatnonzero(quota == 0):
-            quota[np.argmax(quota)] -= 1
-            quota[empty] += 1
-    positions = [
-        rng.permutation(np.flatnonzero(labels == value))[:size]
-        for value, size in zip(classes, quota, strict=True)
-    ]
-    return np.sort(np.concatenate(positions))

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from clbench.core.registry import Configured
-from clbench.training.protocol import Phase as Phase
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +36,14 @@ if TYPE_CHECKING:
     from clbench.training.stage import Stage
 
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a stage with its own optimizer and schedule."""
+
+    name: str = "train"
+    steps: int | None = None  # None: the stage's length by the protocol
 
 
 class Method(Configured):

@@ -1,7 +1,6 @@
 """How every method trains, and the record of a stage."""
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, Self
 
@@ -30,14 +29,6 @@ SMOKE_STEPS = 20
 def later(default: Any) -> Any:
     """Return a field that recipes leave out at its default, as those of earlier versions do."""
     return pydantic.Field(default, exclude_if=lambda value: value == default)
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of a stage with its own optimizer and schedule."""
-
-    name: str = "train"
-    steps: int | None = None  # None: the stage's length by the protocol
 
 
 class Protocol(pydantic.BaseModel):

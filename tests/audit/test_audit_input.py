@@ -16,13 +16,15 @@ from helpers.audits import QUICK, items_of
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
+from clbench.audit import items
 from clbench.audit.audit import audit
 from clbench.audit.items import Items, class_order
 from clbench.audit.mend import mend
 from clbench.audit.models import load_base, same_names
 from clbench.audit.page import write_audit
+from clbench.audit.settings import AuditSettings
 from clbench.cli.app import main
-from clbench.core.errors import ClbenchError
+from clbench.core.errors import ClbenchError, DataError
 from clbench.tasks.task import Rows
 
 Copy = Callable[..., str]
@@ -237,12 +239,23 @@ def test_a_folder_without_tokenizer_takes_the_base_models(copy: Copy) -> None:
         ({"margin": 1e-300}, "margin=1e-300: must be from 1e-06 to below 1, such as 0.02."),
         ({"relearn_rate": 2}, "relearn_rate=2: must be from 1e-06 to below 1, such as 1e-05."),
         ({"detect": 1e-300}, "detect=1e-300"),
-        ({"data": "/nowhere"}, "there is no folder"),
+        ({"data": "/nowhere"}, "data /nowhere: there is no such folder"),
     ],
 )
 def test_bad_input_is_refused(copy: Copy, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ClbenchError, match=message):
         audit("tiny", [copy()], **{**QUICK, **options})
+
+
+def test_the_folder_of_data_is_read_as_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "rows").mkdir()
+    assert AuditSettings(data="~/rows").folder == (tmp_path / "rows").resolve()
+    monkeypatch.setattr(items, "load_task", lambda *_, **__: pytest.fail("it asks the hub"))
+    with pytest.raises(DataError, match="data ~/other: there is no such folder"):
+        items.default_tasks("tiny", "~/other")
 
 
 def test_a_model_is_named_once(copy: Copy, tmp_path: Path) -> None:

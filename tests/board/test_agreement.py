@@ -136,6 +136,15 @@ def test_a_setting_that_is_newer_than_the_cell_has_its_default(
     assert found(theirs, ours) == says
 
 
+def test_a_method_without_defaults_is_compared() -> None:
+    theirs, ours, other = (
+        cell("pair", "layerwise", 0, 0.6, settings={"method": {"decay": decay}})
+        for decay in (0.9, 0.9, 0.8)
+    )
+    assert not found(theirs, ours)
+    assert found(theirs, other) == ["pair--layerwise--seed0 shows other settings: decay."]
+
+
 def test_a_cell_that_fails_here_does_not_agree() -> None:
     theirs = cell("pair", "vanilla", 0, 0.6)
     ours = cell("pair", "vanilla", 0, 0.6, status="failed", reason="out of memory")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from clbench.results.cell import CellResult, plain
+from clbench.core.files import plain
+from clbench.results.cell import CellResult
 from clbench.results.scores import scores_of
 from clbench.training.protocol import Protocol
 

@@ -297,7 +297,7 @@ def test_wrong_settings_are_refused() -> None:
         ({"tasks": [], "corpus": None}, "nothing to score"),
         ({"corpus": 7}, "corpus: must be"),
         ({"data": 7}, "data: must be a text in quotes or an instance of Path, got 7"),
-        ({"data": "/nowhere"}, "there is no folder"),
+        ({"data": "/nowhere"}, "data /nowhere: there is no such folder"),
         ({"action": "panic"}, "action: must be 'warn', 'stop' or 'restore', got 'panic'"),
         ({"limits": {"speed": -1}}, "limits name 'speed'"),
         ({"tasks": ["synthetic/nothing"]}, "Unknown task"),

@@ -65,6 +65,13 @@ def test_more_layers_than_the_model_has_are_refused(folder: Path) -> None:
             method.check_tasks([])
 
 
+def test_layers_that_share_their_weights_count_once(tmp_path: Path) -> None:
+    method = FreezeBottom(layers=3)
+    method.check_protocol(Protocol(model=str(make_checkpoint("albert", tmp_path))))
+    with pytest.raises(SettingsError, match="layers = 3 is more than the 2 of the model"):
+        method.check_tasks([])
+
+
 def test_frozen_weights_get_no_gradient(folder: Path) -> None:
     cell = Cell(folder, FreezeBottom(layers=1))
     stage = cell.begin(1)

@@ -4,8 +4,9 @@ import pandas as pd
 import pytest
 from helpers.report_runs import STEADY, cells
 
+from clbench.core.files import plain
 from clbench.report.pictures import pictures, sparklines
-from clbench.results.cell import StageRecord, plain
+from clbench.results.cell import StageRecord
 from clbench.results.comparisons import comparisons_frame
 from clbench.suite.schema import Question
 

@@ -10,7 +10,8 @@ import pytest
 from helpers.handmade import failed, pair, reference, stage
 from pydantic import ValidationError
 
-from clbench.results.cell import CellResult, StageRecord, plain, summarizer
+from clbench.core.files import plain
+from clbench.results.cell import CellResult, StageRecord, summarizer
 
 
 def test_a_cell_is_read_back_as_it_was_written() -> None:

@@ -98,6 +98,17 @@ def test_methods_at_chance_are_named_by_task() -> None:
     assert noted([pair("adapter", R=[[0.5, None], [0.1, 0.1]])]) == []  # no floors
 
 
+def test_questions_of_scores_beside_references_get_remarks() -> None:
+    floors = [0.5, 0.6]
+    some = [
+        pair("vanilla", 0, floors=floors),
+        pair("adapter", 0, R=[[0.9, None], [0.7, 0.61]], floors=floors),
+        reference(1, 0.6),
+    ]
+    remark = "adapter: at chance or below on glue/mrpc in the end"
+    assert noted(some, Question(scores=["intransigence"])) == [remark]
+
+
 def test_tasks_that_a_language_model_does_not_learn_are_named() -> None:
     some = [
         pair("vanilla", 0, R=[[0.9, None], [0.6, 0.8]], untrained=[0.7, 0.5]),

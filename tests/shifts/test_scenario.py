@@ -215,11 +215,13 @@ def test_build_must_return_tasks(
 
 
 def test_numbers_of_a_plug_in_become_plain_json(context: FakeContext, register: Any) -> None:
-    numbers = {"mean": np.float32(0.5), "sizes": np.array([1, 2]), "path": Path("x")}
+    numbers = {
+        "mean": np.float32(0.5), "sizes": np.array([1, 2]), "path": Path("x"), "of none": np.nan
+    }  # fmt: skip
     tasks = (context.task("a"), context.task("b"))
     register("mine", lambda self, context: ScenarioTasks(tasks, numbers=numbers))
     report = build(Spec("mine", {}), context, severity=False).report.to_json()
-    assert report["numbers"] == {"mean": 0.5, "sizes": [1, 2], "path": "x"}
+    assert report["numbers"] == {"mean": 0.5, "sizes": [1, 2], "path": "x", "of none": None}
 
 
 def test_only_subclasses_with_build_can_be_registered() -> None:

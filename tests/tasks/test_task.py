@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from clbench.core.errors import DataError
 from clbench.tasks.registry import check_task
-from clbench.tasks.task import Rows, Task, stratified
+from clbench.tasks.sampling import stratified
+from clbench.tasks.task import Rows, Task
 
 labels_and_count = st.lists(st.integers(0, 4), min_size=1, max_size=60).flatmap(
     lambda labels: st.tuples(st.just(labels), st.integers(0, len(labels) + 3))

@@ -97,11 +97,11 @@ def _compare(
     after = {each.what: each for each in tuned.scores}
     pairs = {each.what: (each, after[each.what]) for each in base.scores if each.what in after}
     notes = []
-    for task, part, metric in [*pairs]:
-        one, two = pairs[task, part, metric]
+    for one, two in [*pairs.values()]:
         if len({*one.keys} & {*two.keys}) < 2:  # a further metric, as those that decide are checked
-            del pairs[task, part, metric]
-            notes.append(f"{task}: no two items in common have {metric}, so it is left out.")
+            del pairs[one.what]
+            lacks = f"no two items in common have {one.metric}"
+            notes.append(f"{one.task}: {lacks}, so it is left out.")
     noise = RunNoise.of([pair for pair in pairs.values() if pair[0].primary])
     comparison = compare(
         [one for one, _ in pairs.values()],
