@@ -16,7 +16,7 @@ from clbench.core.seeds import torch_stream
 from clbench.core.shapes import few
 from clbench.fisher import losses
 from clbench.fisher.per_example import Capture, zeros_like
-from clbench.fisher.squares import Rotation, rotate
+from clbench.fisher.squares import Rotation, add_absolutes, rotate
 from clbench.models.classifier import evaluating
 from clbench.training.batches import Batch
 from clbench.training.device import Precision
@@ -108,15 +108,31 @@ def diagonal_fisher(
     chosen = partial(_given, loss) if callable(loss) else losses.named_loss(loss)
     precise = Precision(precision, device.type)
     sums = _Sums(model, weights, chosen, mode, rng, precise, rotations or {})
-    with evaluating(model, trained=weights.values()), torch.enable_grad():
-        for number, batch in enumerate(few(batches)):
-            sums.add(losses.on_device(losses.check_batch(batch, number), device))
-    return sums.mean()
+    checked = (losses.check_batch(batch, number) for number, batch in enumerate(few(batches)))
+    return sums.over(losses.on_device(batch, device) for batch in checked)
+
+
+def absolute_gradients(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    loss: losses.LossFunction,
+    weights: dict[str, nn.Parameter],
+    precision: Precision,
+) -> dict[str, Tensor]:
+    """Return the mean over examples of the absolute gradients of each example's loss.
+
+    They are computed as the squares of `diagonal_fisher`. `batches` are on the model's device.
+    """
+    given = partial(_given, loss)
+    sums = _Sums(
+        model, weights, given, "empirical", torch.Generator(), precision, {}, absolute=True
+    )
+    return sums.over(few(batches))
 
 
 @dataclass
 class _Sums:
-    """Sums of squared gradients over the batches so far."""
+    """Sums of squared (or `absolute`) gradients over the batches so far."""
 
     model: nn.Module
     weights: dict[str, nn.Parameter]
@@ -125,13 +141,27 @@ class _Sums:
     rng: torch.Generator
     precision: Precision
     rotations: Mapping[str, Rotation]
+    absolute: bool = False
 
     def __post_init__(self) -> None:
+        self._rules = partial(
+            Capture,
+            self.model,
+            gather=add_absolutes if self.absolute else None,
+            rotations=self.rotations,
+        )
         self._capture: Capture | None = None  # set by the first trial that succeeds
         self._slow: dict[str, nn.Parameter] = {}
         self._sums: dict[str, Tensor] = {}
         self._labels: Tensor | None = None  # sampled once for all passes over a batch
         self._count = 0
+
+    def over(self, batches: Iterable[losses.AnyBatch]) -> dict[str, Tensor]:
+        """Return the means over all batches."""
+        with evaluating(self.model, trained=self.weights.values()), torch.enable_grad():
+            for batch in batches:
+                self.add(batch)
+        return self.mean()
 
     def add(self, batch: losses.AnyBatch) -> None:
         examples = losses.size_of(batch)
@@ -155,7 +185,7 @@ class _Sums:
     def _one_by_one(
         self, weights: Mapping[str, Tensor], passes: Iterable[Callable[[], Tensor]]
     ) -> dict[str, Tensor]:
-        """Return sums of squared gradients, by one backward pass for each loss, a scalar."""
+        """Return sums, by one backward pass for each loss, a scalar."""
         totals = zeros_like(weights)
         for single in few(passes):
             value = single()
@@ -166,7 +196,7 @@ class _Sums:
                 if gradient is not None:
                     rotation = self.rotations.get(name)
                     values = gradient if rotation is None else rotate(gradient, rotation)
-                    total.addcmul_(values, values)
+                    total.addcmul_(values, values.sign() if self.absolute else values)
         return totals
 
     def mean(self) -> dict[str, Tensor]:
@@ -175,9 +205,9 @@ class _Sums:
         if self._capture is not None:
             self._add(self._capture.totals)
         for name in self.weights:
-            if not bool(torch.isfinite(self._sums[name].sum())):  # squares do not cancel
+            if not bool(torch.isfinite(self._sums[name].sum())):  # none is negative
                 raise PluginError(
-                    f"the squared gradients of {name} are not finite numbers. Check the weights "
+                    f"the gradients of {name} are not finite numbers. Check the weights "
                     "and the loss, or use precision='float32'."
                 )
         return {name: self._sums[name].div_(self._count) for name in self.weights}
@@ -192,7 +222,7 @@ class _Sums:
         Returns False if all gradients of these two are 0, which proves nothing.
         """
         small = losses.take(batch, [0, min(1, losses.size_of(batch) - 1)])
-        trial = Capture(self.model, self.weights, rotations=self.rotations)
+        trial = self._rules(self.weights)
         precision = self.precision
         self.precision = Precision("float32", precision.device_type)
         before = self.rng.get_state()
@@ -205,11 +235,12 @@ class _Sums:
         if largest == 0.0:
             return False
         covered: dict[str, nn.Parameter] = {}
+        noise = NOISE**0.5 if self.absolute else NOISE
         for name, weight in self.weights.items():
-            allowed = (RTOL * exact[name]).add_(ATOL * exact[name].max() + NOISE * largest)
+            allowed = (RTOL * exact[name]).add_(ATOL * exact[name].max() + noise * largest)
             agrees = bool(((trial.totals[name] - exact[name]).abs_() <= allowed).all())
             (covered if agrees and name not in uncovered else self._slow)[name] = weight
-        self._capture = Capture(self.model, covered, like=trial, rotations=self.rotations)
+        self._capture = self._rules(covered, like=trial)
         return True
 
     def _singly(self, batch: losses.AnyBatch, examples: Sequence[int]) -> Iterator[partial[Tensor]]:

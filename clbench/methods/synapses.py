@@ -1,28 +1,20 @@
 """Pulls by the importance of synapses: by their path (SI), or the sensitivity of outputs (MAS)."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from clbench.core.shapes import few
-from clbench.fisher.per_example import Capture, zeros_like
-from clbench.fisher.squares import add_absolutes
+from clbench.fisher.diagonal import absolute_gradients
 from clbench.methods.quadratic import CHUNK, PullingMethod, QuadraticPull
+from clbench.models.classifier import TaskModel
 from clbench.models.encoding import IGNORED
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch
 from clbench.training.context import Context, Snapshot
-from clbench.training.device import Precision
 from clbench.training.stage import Stage
-
-RTOL, ATOL = 1e-2, 1e-5
-"""Tolerances against plain backward passes: relative to each number, and to the largest."""
 
 
 class SI(PullingMethod):
@@ -184,52 +176,19 @@ def output_sensitivity(stage: Stage, rows: IntArray) -> dict[str, Tensor]:
     dict of Tensor
         By name, for each trainable weight of the backbone and the task's head.
     """
-    trained = stage.trainable_weights()
-    stage.model.eval()
-    exact_stage = replace(stage, precision=Precision("float32", stage.device.type))
-    trial = Capture(stage.model, trained, gather=add_absolutes)
-    with trial:
-        slow = _capture(trial, exact_stage, rows[:2])
-    exact = one_by_one(exact_stage, trained, rows[:2])
-    atol = ATOL * max(float(value.max()) for value in exact.values())
-    for name, value in exact.items():
-        if not torch.allclose(trial.totals[name], value, rtol=RTOL, atol=atol):
-            slow.add(name)
-    fast = {name: value for name, value in trained.items() if name not in slow}
-    capture = Capture(stage.model, fast, gather=add_absolutes, like=trial)
     order = rows[np.argsort(-stage.data.rows.lengths[rows], kind="stable")]
     size = stage.protocol.batch_of(stage.name)
-    with capture:
-        for start in few(range(0, len(order), size)):
-            slow |= _capture(capture, stage, order[start : start + size])
-    totals = capture.totals
-    if slow:
-        totals = totals | one_by_one(stage, {name: trained[name] for name in slow}, rows)
-    return {name: totals[name].div_(len(rows)) for name in trained}
+    batches = (
+        stage.data.batch(order[start : start + size], stage.device)
+        for start in range(0, len(order), size)
+    )
+    weights = stage.trainable_weights()
+    return absolute_gradients(stage.model, batches, squared_norms, weights, stage.precision)
 
 
-def _capture(capture: Capture, stage: Stage, rows: IntArray) -> set[str]:
-    batch = stage.data.batch(rows, stage.device)
-    return capture.add(len(batch), partial(_norms, stage, batch))
-
-
-def _norms(stage: Stage, batch: Batch) -> Tensor:
+def squared_norms(model: TaskModel, batch: Batch) -> Tensor:
     """Return the squared norm of each row's outputs, padding left out, shape (b,)."""
-    squares = stage.logits(batch).square()
+    squares = model(batch.inputs, batch.head).float().square()
     if batch.asks_for_words:
         squares = squares * (batch.labels != IGNORED)[..., None]
     return squares.flatten(1).sum(1)
-
-
-def one_by_one(
-    stage: Stage, parameters: Mapping[str, nn.Parameter], rows: IntArray
-) -> dict[str, Tensor]:
-    """Return sums of absolute gradients, by one backward pass per row."""
-    totals = zeros_like(parameters)
-    for row in few(rows):
-        norm = _norms(stage, stage.data.batch(np.array([row]), stage.device)).sum()
-        gradients = torch.autograd.grad(norm, list(parameters.values()), allow_unused=True)
-        for total, gradient in zip(totals.values(), gradients, strict=True):
-            if gradient is not None:
-                total.add_(gradient.abs_())
-    return totals

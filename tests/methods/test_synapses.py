@@ -12,7 +12,7 @@ from helpers.cell import PROTOCOL, Cell, differ, weights
 from helpers.checkpoints import make_checkpoint
 
 from clbench.methods.base import Method, Vanilla
-from clbench.methods.synapses import MAS, SI, one_by_one, output_sensitivity
+from clbench.methods.synapses import MAS, SI, output_sensitivity, squared_norms
 from clbench.training.stage import Stage
 
 Array = np.ndarray[Any, Any]
@@ -21,6 +21,21 @@ WATCHED = ("backbone.encoder.layer.2.output.dense.weight", "backbone.embeddings.
 
 def double(value: torch.Tensor) -> Array:
     return value.detach().double().numpy().copy()
+
+
+def one_by_one(
+    stage: Stage, weights: dict[str, torch.nn.Parameter], rows: Array
+) -> dict[str, torch.Tensor]:
+    """Return sums of absolute gradients, by one backward pass for each row."""
+    stage.model.eval()
+    totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    for row in rows:
+        norm = squared_norms(stage.model, stage.data.batch(np.array([row]), stage.device)).sum()
+        gradients = torch.autograd.grad(norm, list(weights.values()), allow_unused=True)
+        for total, gradient in zip(totals.values(), gradients, strict=True):
+            if gradient is not None:
+                total += gradient.abs()
+    return totals
 
 
 class Spy(SI):
