@@ -1,8 +1,11 @@
 """The loss of held-out texts, by which audits measure language."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
 import torch
+from torch import Tensor, nn
 
 from clbench.audit.items import MAX_LENGTH, finite
 from clbench.audit.models import AuditedModel
@@ -12,7 +15,9 @@ from clbench.core.errors import DataError
 from clbench.core.seeds import torch_stream
 from clbench.core.shapes import few
 from clbench.fisher import language, losses
+from clbench.models.encoding import IGNORED
 from clbench.tasks.corpus import corpus_identity, corpus_name, read_corpus
+from clbench.training.batches import Batch
 from clbench.training.device import resolve_precision
 
 HEAD_TEXTS, HEAD_STEPS = 1000, 150
@@ -67,8 +72,8 @@ class LanguageLoss:
         self._batches = list(task.batches(texts, torch_stream("audit-masks", seed), BATCH))
         tokens = "masked-token" if task.kind == "mlm" else "next-token"
         if base.is_encoder_decoder:
-            tokens, task.loss = "second-half", losses.second_halves
-            self._batches = [*map(losses.halved, self._batches)]
+            tokens, task.loss = "second-half", second_halves
+            self._batches = [*map(halved, self._batches)]
         self.texts = sum(map(losses.size_of, self._batches))
         self._inputs = tuple(texts) if len(texts) == self.texts else ()
         self.keys = keys_of(self._inputs or map(str, range(self.texts)))
@@ -113,3 +118,23 @@ class LanguageLoss:
                 for batch in few(self._batches)
             ]
         return finite(torch.cat(values).double().numpy(), audited)
+
+
+def second_halves(model: nn.Module, batch: losses.AnyBatch) -> losses.Outputs:
+    """Return an encoder-decoder's outputs at every token of its labels."""
+    assert not isinstance(batch, Batch)  # `halved` makes it
+    mask = batch["labels"] != IGNORED
+    logits = model(**batch).logits.float()
+    return losses.Outputs(logits, batch["labels"].masked_fill(~mask, 0), mask.to(logits.dtype))
+
+
+def halved(batch: Mapping[str, Tensor]) -> losses.TextBatch:
+    """Return texts for `second_halves`: the first half of each to read, the second to write."""
+    tables = batch["input_ids"], batch["attention_mask"].bool()
+    rows = [ids[real].tensor_split(2) for ids, real in zip(*tables, strict=True)]
+    padded = partial(nn.utils.rnn.pad_sequence, batch_first=True)
+    return {
+        "input_ids": padded([first for first, _ in rows]),
+        "attention_mask": padded([torch.ones_like(first) for first, _ in rows]),
+        "labels": padded([second for _, second in rows], padding_value=IGNORED),
+    }

@@ -20,9 +20,9 @@ from clbench.core.files import Facts, cached_tensors
 from clbench.core.seeds import stream_seed, torch_stream
 from clbench.fisher.diagonal import Mode, diagonal_fisher
 from clbench.fisher.losses import Masking, TextBatch, named_loss, on_device, text_batches
-from clbench.models import checkpoint, classifier, families, locate
+from clbench.models import checkpoint, classifier, families
 from clbench.tasks.corpus import corpus_identity, read_corpus
-from clbench.training.device import Precision
+from clbench.training.device import Precision, circumstances
 
 HEAD_LR = 1e-3
 """Learning rate of a missing head: Adam's suggested default (Kingma & Ba 2015, Algorithm 1)."""
@@ -132,7 +132,7 @@ class LanguageTask:
             return None
         model, backbone = self.language.model, self.language.backbone_names()
         head = {name: p for name, p in model.named_parameters() if name not in backbone}
-        key = {**recipe, **_circumstances(self._name, self._revision, device, precision)}
+        key = {**recipe, **circumstances(self._name, self._revision, device, precision)}
 
         def compute() -> tuple[dict[str, Tensor], Facts]:
             model.to(device)
@@ -253,7 +253,7 @@ def pretrained_fisher(
     key = {
         "corpus": corpus_identity(corpus),
         "recipe": asdict(recipe),
-        **_circumstances(name, revision, device, precision),
+        **circumstances(name, revision, device, precision),
     }
 
     def compute() -> tuple[dict[str, Tensor], Facts]:
@@ -291,16 +291,3 @@ def pretrained_fisher(
         return {names[name]: value for name, value in fisher.items()}, facts
 
     return cached_tensors("fisher", {**key, **({"whole": True} if whole else {})}, compute)
-
-
-def _circumstances(
-    name: str, revision: str | None, device: torch.device, precision: Precision
-) -> dict[str, Any]:
-    """Return on what a computation with a model depends besides its recipe."""
-    import transformers
-
-    return {
-        "model": locate.model_identity(name, revision),
-        "numerics": [device.type, precision.name, torch.get_num_threads()],
-        "versions": [torch.__version__, transformers.__version__],
-    }

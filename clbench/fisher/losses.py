@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -139,26 +138,6 @@ def causal_lm(model: nn.Module, batch: AnyBatch) -> Outputs:
     """Return a decoder's outputs at every token that has a next one."""
     inputs = _text_of(batch, "clm")
     return _language(model, inputs, next_tokens(inputs), "next token")
-
-
-def second_halves(model: nn.Module, batch: AnyBatch) -> Outputs:
-    """Return an encoder-decoder's outputs at every token of its labels."""
-    inputs = _text_of(batch, "halves")
-    mask = inputs["labels"] != IGNORED
-    logits = model(**inputs).logits.float()
-    return Outputs(logits, inputs["labels"].masked_fill(~mask, 0), mask.to(logits.dtype))
-
-
-def halved(batch: Mapping[str, Tensor]) -> TextBatch:
-    """Return texts for `second_halves`: the first half of each to read, the second to write."""
-    tables = batch["input_ids"], batch["attention_mask"].bool()
-    rows = [ids[real].tensor_split(2) for ids, real in zip(*tables, strict=True)]
-    padded = partial(nn.utils.rnn.pad_sequence, batch_first=True)
-    return {
-        "input_ids": padded([first for first, _ in rows]),
-        "attention_mask": padded([torch.ones_like(first) for first, _ in rows]),
-        "labels": padded([second for _, second in rows], padding_value=IGNORED),
-    }
 
 
 def next_tokens(inputs: Mapping[str, Tensor]) -> Tensor:

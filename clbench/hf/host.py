@@ -1,8 +1,9 @@
 """What a clbench method sees of somebody's Trainer: its model, batches and settings."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -17,7 +18,6 @@ from transformers import PreTrainedModel, Trainer
 
 from clbench.core.errors import ModelError, SettingsError, count, describe_errors, join_names
 from clbench.hf.hosted_batch import HostedBatch, asked_tokens, row_starts
-from clbench.hf.training import planned_steps
 from clbench.models import answer_scores, classifier, families
 from clbench.training.batches import Batch
 from clbench.training.context import Snapshot
@@ -362,3 +362,16 @@ def logits_of(outputs: Any, *, has_loss: bool) -> Tensor:
     if not isinstance(values, Tensor):
         raise ModelError("protect: the model returns no logits to compare. Use another method.")
     return values
+
+
+def planned_steps(trainer: Trainer) -> int:
+    """Return how many steps a Trainer will take; 0 where its rows cannot be counted."""
+    args, rows, steps = trainer.args, trainer.train_dataset, 0
+    if getattr(args, "packing", False):  # of TRL
+        return 0
+    if args.max_steps > 0:
+        steps = args.max_steps
+    elif isinstance(rows, Sized):
+        rows_a_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        steps = ceil(args.num_train_epochs * ceil(len(rows) / rows_a_step))
+    return steps

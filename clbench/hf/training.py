@@ -1,12 +1,10 @@
-"""What a callback or a method finds of the training that it is in."""
+"""What a callback finds of the training that it is in."""
 
 import copy
 import inspect
-from collections.abc import Sized
-from math import ceil
 from typing import Any
 
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 
 from clbench.audit.models import AuditedModel, HeadKind
 from clbench.core.errors import ModelError
@@ -44,16 +42,3 @@ def callbacks_of_trainer() -> Any:
             return handler
         frame = frame.f_back
     raise ModelError("ForgettingCallback: not called by a Trainer. Give it to one as a callback.")
-
-
-def planned_steps(trainer: Trainer) -> int:
-    """Return how many steps a Trainer will take; 0 where its rows cannot be counted."""
-    args, rows, steps = trainer.args, trainer.train_dataset, 0
-    if getattr(args, "packing", False):  # of TRL
-        return 0
-    if args.max_steps > 0:
-        steps = args.max_steps
-    elif isinstance(rows, Sized):
-        rows_a_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        steps = ceil(args.num_train_epochs * ceil(len(rows) / rows_a_step))
-    return steps

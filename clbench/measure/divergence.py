@@ -116,10 +116,8 @@ class Divergence:
         assert rows.answers is not None
         width = rows.answers.shape[1] * int(self._model.config.get_text_config().vocab_size)
         size = max(1, min(self.context.protocol.eval_batch_size, LOGITS // width))
-        order = np.argsort(-rows.lengths, kind="stable")
         sums, count = np.zeros(2), 0
-        for start in range(0, len(order), size):
-            batch = data.batch(order[start : start + size], self.context.device)
+        for batch in data.longest_first(size, self.context.device):
             base, current = (
                 batch.predictions(model(batch.inputs, batch.head))
                 for model in (self._base, self._model)

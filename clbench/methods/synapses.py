@@ -5,11 +5,10 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from clbench.fisher.diagonal import absolute_gradients
 from clbench.methods.quadratic import CHUNK, PullingMethod, QuadraticPull
-from clbench.models.classifier import TaskModel
 from clbench.models.encoding import IGNORED
 from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch
@@ -176,19 +175,14 @@ def output_sensitivity(stage: Stage, rows: IntArray) -> dict[str, Tensor]:
     dict of Tensor
         By name, for each trainable weight of the backbone and the task's head.
     """
-    order = rows[np.argsort(-stage.data.rows.lengths[rows], kind="stable")]
-    size = stage.protocol.batch_of(stage.name)
-    batches = (
-        stage.data.batch(order[start : start + size], stage.device)
-        for start in range(0, len(order), size)
-    )
+    batches = stage.data.longest_first(stage.protocol.batch_of(stage.name), stage.device, rows)
     weights = stage.trainable_weights()
     return absolute_gradients(stage.model, batches, squared_norms, weights, stage.precision)
 
 
-def squared_norms(model: TaskModel, batch: Batch) -> Tensor:
+def squared_norms(model: nn.Module, batch: Batch) -> Tensor:
     """Return the squared norm of each row's outputs, padding left out, shape (b,)."""
-    squares = model(batch.inputs, batch.head).float().square()
+    squares: Tensor = model(batch.inputs, batch.head).float().square()
     if batch.asks_for_words:
         squares = squares * (batch.labels != IGNORED)[..., None]
     return squares.flatten(1).sum(1)

@@ -168,6 +168,15 @@ class TaskData:
         own = self.head, self.regression, self.task
         return Batch(inputs, labels, *own, positions, tokens, self.compared)
 
+    def longest_first(
+        self, size: int, device: torch.device, rows: IntArray | None = None
+    ) -> Iterator[Batch]:
+        """Yield batches of at most `size` rows, the longest first; of all rows, or of some."""
+        rows = np.arange(len(self.rows)) if rows is None else rows
+        order = rows[np.argsort(-self.rows.lengths[rows], kind="stable")]
+        for start in range(0, len(order), size):
+            yield self.batch(order[start : start + size], device)
+
 
 def length_grouped(lengths: IntArray, batch_size: int, rng: np.random.Generator) -> list[IntArray]:
     """Return the batches of one epoch, shuffled, each with rows of similar length.

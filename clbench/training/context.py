@@ -12,6 +12,7 @@ from torch import Tensor
 from clbench.core.errors import NonFiniteLossError
 from clbench.core.shapes import few
 from clbench.models.classifier import TaskModel
+from clbench.tasks.task import IntArray
 from clbench.training.batches import Batch, TaskData
 from clbench.training.device import Precision, return_old_memory
 from clbench.training.dropout import MaskStream
@@ -120,23 +121,17 @@ class Context:
     def _over(self, data: TaskData, compute: Callable[[Batch], Tensor]) -> Floats:
         """Return what `compute` gives for all rows, in their order."""
         self.model.eval()
-        order = np.argsort(-data.rows.lengths, kind="stable")
-        size = self.protocol.eval_batch_size
-        parts: list[Floats] = []
+        parts: list[tuple[IntArray, Floats]] = []
         with torch.inference_mode(), self.precision.autocast():
-            for start in few(range(0, len(order), size)):
-                batch = data.batch(order[start : start + size], self.device)
-                parts.append(compute(batch).float().cpu().numpy())
+            for batch in few(data.longest_first(self.protocol.eval_batch_size, self.device)):
+                parts.append((batch.positions, compute(batch).float().cpu().numpy()))
                 return_old_memory()
         # Answers of language models have several tokens; shorter ones are filled up with zeros.
-        shape = np.max([part.shape[1:] for part in parts], axis=0, initial=0)
-        values = np.zeros((len(order), *shape.astype(int)), dtype=np.float32)
-        start = 0
-        for part in parts:
-            rows = order[start : start + len(part)]
+        shape = np.max([part.shape[1:] for _, part in parts], axis=0, initial=0)
+        values = np.zeros((len(data.rows), *shape.astype(int)), dtype=np.float32)
+        for rows, part in parts:
             at: tuple[Any, ...] = (rows, *map(slice, part.shape[1:]))
             values[at] = part
-            start += len(part)
         return values
 
 

@@ -11,11 +11,13 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from clbench.core.errors import SettingsError, named
 from clbench.core.files import cache_dir, digest, read_file, write_if_possible
+from clbench.models.locate import model_identity
 
 LEAST_GAIN = 1.3
 """How many times as fast as float32 bf16 must be, as it also rounds and converts."""
@@ -187,3 +189,16 @@ def return_old_memory() -> None:
 
 def _has_glibc() -> bool:
     return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
+
+
+def circumstances(
+    name: str, revision: str | None, device: torch.device, precision: Precision
+) -> dict[str, Any]:
+    """Return on what a computation with a model depends besides its recipe."""
+    import transformers
+
+    return {
+        "model": model_identity(name, revision),
+        "numerics": [device.type, precision.name, torch.get_num_threads()],
+        "versions": [torch.__version__, transformers.__version__],
+    }

@@ -15,10 +15,9 @@ from clbench.models.answering import write
 from clbench.models.classifier import evaluating
 from clbench.models.encoding import EncodedRows, PromptRows, TokenArray
 from clbench.models.families import usable_length
-from clbench.models.locate import model_identity
 from clbench.training.batches import TaskData
 from clbench.training.context import Context
-from clbench.training.device import return_old_memory
+from clbench.training.device import circumstances, return_old_memory
 from clbench.training.stage import Stage
 
 Tokens = list[int]
@@ -77,11 +76,9 @@ def draw_rows(
         content.update(name.encode())
         content.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     key = {
-        "model": model_identity(stage.model_name, stage.revision),
         "weights and prompts": content.hexdigest(),
         "settings": [list(stops), most, temperature, stage.protocol.eval_batch_size, seed],
-        "numerics": [stage.device.type, stage.precision.name, torch.get_num_threads()],
-        "versions": [torch.__version__, transformers.__version__],
+        **circumstances(stage.model_name, stage.revision, stage.device, stage.precision),
     }
 
     def compute() -> tuple[dict[str, Tensor], Facts]:
