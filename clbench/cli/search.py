@@ -11,8 +11,8 @@ from clbench import api
 from clbench import search as searches
 from clbench.cli.arguments import Only, Suite, argument, command
 from clbench.cli.console import duration, err, note, say, show_rows
+from clbench.cli.estimate import from_finished, from_sizes
 from clbench.cli.progress import Lines, progress_listener
-from clbench.cli.run import from_finished, from_sizes
 from clbench.core.errors import DataError, SettingsError, count, display_path, join_names, named
 from clbench.core.files import write_atomically
 from clbench.core.options import Option, what

@@ -8,7 +8,7 @@ import pytest
 from helpers.handmade import Baseline, PlannedCell, Scenario, pair
 from safetensors.numpy import save_file
 
-from clbench.cli.run import (
+from clbench.cli.estimate import (
     GUESS,
     Estimate,
     count_parameters,
