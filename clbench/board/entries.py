@@ -156,7 +156,7 @@ def _read(store: Store, name: str, problems: list[str]) -> Entry:
 
     run = store.read(transform=record)
     lines = run.broken_lines(())
-    if not any(cell.status == "ok" and cell.reference_of is None for cell in run.cells):
+    if not any(cell.is_scored for cell in run.cells):
         problem = f"{store.out} has no finished cell. Finish the run, or leave it out."
         raise RunFolderError(" ".join([problem, *lines[:1]]))
     problems += [f"{name}: {line}" for line in lines]

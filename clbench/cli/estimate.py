@@ -57,7 +57,7 @@ def from_finished(pending: Sequence[Cell], results: Iterable[CellResult]) -> Est
     times: dict[tuple[str, ...], list[float]] = {}
     training = scoring = 0.0
     for result in results:
-        if result.status == "ok" and result.reference_of is None:
+        if result.is_scored:
             own = [stage for stage in result.stages if not stage.cached]
             training += sum(stage.train_seconds for stage in own)
             scoring += sum(stage.eval_seconds for stage in own)

@@ -125,7 +125,7 @@ def good_cells(results: Results) -> list[CellResult]:
 
     Raises an ArgumentError if there are none.
     """
-    good = [c for c in all_cells(results) if c.status == "ok" and c.reference_of is None]
+    good = [c for c in all_cells(results) if c.is_scored]
     if not good:
         raise ArgumentError("there is no finished cell to draw")
     return without_extra_points(good)

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from clbench.core.errors import DataError, ModelError, NonFiniteLossError, named
+from clbench.core.errors import DataError, ModelError
 from clbench.core.seeds import numpy_stream
+from clbench.measure.pretraining_scorer import check_finite
 from clbench.measure.questions import ask, check_written
 from clbench.measure.writer import Writer, chosen_answers
 from clbench.models import answering, encoding
@@ -196,11 +197,7 @@ class Capabilities:
         measures["zero_shot"] = float(np.mean([*found.values()]))
         measures |= {f"zero_shot: {name}": value for name, value in found.items()}
         measures |= self._obedience(tasks, is_base=is_base)
-        if not np.isfinite(list(measures.values())).all():
-            raise NonFiniteLossError(
-                "the loss on held-out texts is no longer a finite number: training diverged. "
-                f"Lower lr, set clip_norm, or use {named('precision', 'float32')}."
-            )
+        check_finite(*measures.values())
         return measures
 
     def _on_texts(self, model: answering.AnsweringModel) -> Measures:

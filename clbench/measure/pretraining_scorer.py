@@ -75,7 +75,6 @@ class PretrainingScorer:
             If the weights have diverged.
         """
         correct = loss = count = 0.0
-        backbone.eval()
         around = self._task.around(backbone, device)
         with torch.inference_mode(), precision.autocast(), around as model:
             for batch in self._part if part else self._batches:
@@ -85,11 +84,7 @@ class PretrainingScorer:
                 hits = (outputs.logits.argmax(-1) == outputs.labels) * outputs.mask
                 correct, count = correct + float(hits.sum()), count + float(tokens)
                 loss += float(outputs.mean_loss() * tokens)
-        if not loss < float("inf"):
-            raise NonFiniteLossError(
-                "the loss on held-out texts is no longer a finite number: training diverged. "
-                f"Lower lr, set clip_norm, or use {named('precision', 'float32')}."
-            )
+        check_finite(loss)
         return {"accuracy": correct / count, "cross_entropy": loss / count}
 
     def describe(self, initial: dict[str, float] | None = None) -> str:
@@ -101,6 +96,15 @@ class PretrainingScorer:
         return (
             f"{self._text}. The pretrained model's {initial['accuracy']:.3f} is close to that, so "
             "it has little to forget. Use a checkpoint that was pretrained as a language model."
+        )
+
+
+def check_finite(*measures: float) -> None:
+    """Raise a NonFiniteLossError if a measure on held-out texts is no finite number."""
+    if not np.isfinite(measures).all():
+        raise NonFiniteLossError(
+            "the loss on held-out texts is no longer a finite number: training diverged. "
+            f"Lower lr, set clip_norm, or use {named('precision', 'float32')}."
         )
 
 

@@ -187,7 +187,7 @@ def floors_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     ``constant`` is the score of always predicting the majority class, and ``frozen`` that of the
     method of this name after all training, as a mean over seeds, where it was run.
     """
-    good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
+    good = [cell for cell in cells if cell.is_scored]
     ends: dict[str, list[list[float | None]]] = {}
     for cell in good:
         if cell.method == "frozen":
@@ -224,7 +224,7 @@ def cards_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
         for name in (score.name for score in card_scores()):
             if (value := row.get(name)) is not None:
                 values.setdefault((row["scenario"], row["method"], name), []).append(value)
-    good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
+    good = [cell for cell in cells if cell.is_scored]
     for cell in good:
         names = [key for key in (*cell.capabilities, {})[0] if key.startswith(ONE_TASK)]
         for name in names if len(names) > 1 else []:

@@ -129,7 +129,7 @@ def _read_run(
 
     def record(cell: CellResult) -> CellResult:
         recipe = cell.recipe
-        if cell.status == "ok" and cell.reference_of is None:
+        if cell.is_scored:
             code = {key: recipe.get("method", {}).get(key) for key in ("source", "version")}
             method = {"name": cell.method, **code, "settings": cell.settings.get("method")}
             meaning = {"method": method, "corpus": recipe.get("corpus")}

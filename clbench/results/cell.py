@@ -258,6 +258,11 @@ class CellResult(BaseModel):
         return self
 
     @property
+    def is_scored(self) -> bool:
+        """Whether it is finished and counts in tables: a single-task reference does not."""
+        return self.status == "ok" and self.reference_of is None
+
+    @property
     def is_smoke(self) -> bool:
         """Whether it comes from a smoke run, whose scores are no result."""
         return bool(self.settings.get("protocol", {}).get("smoke"))
@@ -300,7 +305,7 @@ def score_steps(cell: CellResult) -> dict[str, float]:
 
 def steps_by_scenario(cells: Iterable[CellResult]) -> dict[str, dict[str, float]]:
     """Return the smallest change of each score by scenario; see `score_steps`."""
-    good = (cell for cell in cells if cell.status == "ok" and cell.reference_of is None)
+    good = (cell for cell in cells if cell.is_scored)
     return {cell.scenario: score_steps(cell) for cell in good}
 
 
@@ -334,7 +339,7 @@ def summarizer(
 
     def summarize(cell: CellResult) -> CellResult:
         changes: dict[str, Any] = {"recipe": {}, "metrics": []}
-        if cell.status == "ok" and cell.reference_of is None:
+        if cell.is_scored:
             changes["scores"] = cell_scores(cell)
         changes["settings"] = share({key: share(value) for key, value in cell.settings.items()})
         changes |= {

@@ -116,7 +116,7 @@ def learned_curves(
     result = {}
     for scenario, by_name in curves(cells, "p_s", score).items():
         own = [c for c in cells if (c.scenario, c.baseline) == (scenario, reference)]
-        ends = [c.R[-1][-1] or 0.0 for c in own if c.status == "ok" and c.reference_of is None]
+        ends = [c.R[-1][-1] or 0.0 for c in own if c.is_scored]
         floor = floors_of(cells, scenario)[0]
         gain = fmean(ends) - floor if ends else 0.0
         if gain >= LEAST_GAIN:

@@ -54,7 +54,7 @@ def compare_published(suite: str, cells: Sequence[CellResult]) -> pd.DataFrame:
     theirs = published()
     theirs = theirs[theirs["suite"] == suite]
     models = {cell.model for cell in cells} & set(theirs["model"]) or set(theirs["model"][:1])
-    good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
+    good = [cell for cell in cells if cell.is_scored]
     names = read_suite(suite).scenario_names if suite and len(theirs) else []
     rows: list[dict[str, Any]] = []
     for row in theirs[theirs["model"].isin(models)].to_dict("records"):

@@ -31,7 +31,7 @@ def remarks(
 
     `values` are those of `scores_to_compare`, if they are known already.
     """
-    good = [cell for cell in cells if cell.status == "ok" and cell.reference_of is None]
+    good = [cell for cell in cells if cell.is_scored]
     steps, others = steps_by_scenario(good), _without_effect(good, question.reference)
     for (scenario, method, task), shares in _above_floors(good).items():
         if fmean(shares) < CHANCE:

@@ -103,7 +103,7 @@ class Store:
                 if isinstance(cell, CellResult):
                     if model:
                         cell = cell.model_copy(update={"model": model})
-                    if cell.status == "ok" and cell.reference_of is None:
+                    if cell.is_scored:
                         untrained[cell.scenario] = len(cell.tasks) - len(cell.stages)
                     content.cells.append(transform(cell) if transform else cell)
                     continue
