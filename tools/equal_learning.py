@@ -24,6 +24,11 @@ def complete(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[sizes == frame["baseline"].nunique()].reset_index(drop=True)
 
 
+def by_seed(frame: pd.DataFrame, score: str) -> pd.DataFrame:
+    """Return a score by seed (rows) and baseline (columns)."""
+    return frame.pivot(index="seed", columns="baseline", values=score)
+
+
 def at_equal_learning(
     learned: pd.DataFrame,
     lost: Mapping[str, tuple[pd.DataFrame, float]],
@@ -69,6 +74,18 @@ def at_equal_learning(
     return found | compare(samples, alpha=alpha, family=len(lost) * len(others))
 
 
+def facts_on_curve(
+    frame: pd.DataFrame, steps: Mapping[str, float], curve: Sequence[str], others: Sequence[str]
+) -> dict[tuple[str, str], Comparison | int]:
+    """Return what `others` keep, and do not lose since the first stage, at equal learning.
+
+    By score, the old facts or their ``forgetting``, and baseline; see `at_equal_learning`.
+    """
+    new, old, lost = (by_seed(frame, score) for score in ("p_s", "p_o", "forgetting"))
+    losses = {"p_o": (-old, steps["p_o"]), "forgetting": (lost, steps["forgetting"])}
+    return at_equal_learning(new, losses, curve, others)
+
+
 def against(
     frame: pd.DataFrame,
     pairs: Mapping[str, Sequence[str]],
@@ -98,7 +115,7 @@ def against(
     """
     groups = {}
     for score, step in steps.items():
-        own = frame.pivot(index="seed", columns="baseline", values=score)
+        own = by_seed(frame, score)
         for reference, names in pairs.items():
             groups[score, reference] = {
                 name: Differences(tuple(own[name] - own[reference]), step) for name in names

@@ -47,8 +47,8 @@ from tools import findings_grpo as grpo
 from tools import findings_kl as kl
 from tools.equal_learning import (
     against,
-    at_equal_learning,
     complete,
+    facts_on_curve,
     shown_comparison,
     shown_on_curve,
 )
@@ -226,13 +226,8 @@ def on_curve(*later: str) -> dict[tuple[str, str], Comparison | int]:
     curve is that over rates and steps, `rates` with `LONG` and `later` ones; see
     `at_equal_learning`.
     """
-    new, old, lost = (
-        every().pivot(index="seed", columns="baseline", values=score)
-        for score in ("p_s", "p_o", "forgetting")
-    )
-    losses = {"p_o": (-old, steps()["p_o"]), "forgetting": (lost, steps()["forgetting"])}
     others = [name for name in at_rates() if name != LONG]
-    return at_equal_learning(new, losses, rates(LONG, *later), others)
+    return facts_on_curve(every(), steps(), rates(LONG, *later), others)
 
 
 @cache

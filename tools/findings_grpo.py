@@ -22,8 +22,8 @@ from clbench.results.statistics import Comparison
 from clbench.results.store import Store
 from tools.equal_learning import (
     against,
-    at_equal_learning,
     complete,
+    facts_on_curve,
     shown_against,
     shown_on_curve,
 )
@@ -112,13 +112,7 @@ def on_curve(study: Study) -> dict[tuple[str, str], Comparison | int]:
     By score, the old facts kept or what of them was lost since the first stage, and baseline; see
     `at_equal_learning`.
     """
-    new, old, lost = (
-        kept(study).pivot(index="seed", columns="baseline", values=score)
-        for score in ("p_s", "p_o", "forgetting")
-    )
-    step = steps(study)
-    losses = {"p_o": (-old, step["p_o"]), "forgetting": (lost, step["forgetting"])}
-    return at_equal_learning(new, losses, study.rates, study.others)
+    return facts_on_curve(kept(study), steps(study), study.rates, study.others)
 
 
 @cache

@@ -16,7 +16,7 @@ import pandas as pd
 from clbench.results.cell import cell_scores
 from clbench.results.statistics import Comparison, Differences, compare
 from clbench.results.store import Store
-from tools.equal_learning import against, at_equal_learning, complete
+from tools.equal_learning import against, at_equal_learning, by_seed, complete
 from tools.findings import REFERENCE
 from tools.findings_smollm2 import RATES
 
@@ -77,10 +77,7 @@ def on_curve(names: tuple[str, ...] = FIRST) -> dict[tuple[str, str], Comparison
 
     By score and baseline, as one family; see `at_equal_learning`.
     """
-    by_score = {
-        score: compared(names).pivot(index="seed", columns="baseline", values=score)
-        for score in (LEARNED, *LOST)
-    }
+    by_score = {score: by_seed(compared(names), score) for score in (LEARNED, *LOST)}
     lost = {score: (by_score[score], STEPS[score]) for score in LOST}
     return at_equal_learning(by_score[LEARNED], lost, RATES, methods(names))
 
