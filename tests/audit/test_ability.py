@@ -121,6 +121,12 @@ def test_prompts_lose_their_beginning_if_they_are_too_long(model: AuditedModel, 
     one = replace(one, questions=[replace(one.questions[0], prompts=long)])
     found = ability.answer(model, one, CPU)
     assert np.isfinite(found.shares[0]).all()
+    whole = long[0][0]
+    (cut,) = questions._fitted((model.model, TOKENIZER), [whole], 8)
+    assert cut != whole
+    assert whole.endswith(cut)
+    # 256 positions, and 8 tokens of an answer, of which the last one is not read
+    assert 249 - questions.SPARE - 1 <= len(TOKENIZER(cut)["input_ids"]) <= 249
 
 
 def test_an_item_in_several_wordings_scores_the_mean(model: AuditedModel, hub: Path) -> None:
