@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.fake_context import FakeContext
+from helpers.fake_context import FakeContext, make_task
 
 from clbench.core.errors import ShiftError
 from clbench.shifts.dataset import SequenceShift, blurred, share_head
+from clbench.shifts.scenario import build_scenario
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
 
@@ -125,6 +126,18 @@ def test_another_seed_moves_other_rows_and_the_same_seed_the_same_ones() -> None
     first, again, other = (blurred(tasks(50, 50), 0.2, seed, "s") for seed in (0, 0, 1))
     assert first[0].train.first == again[0].train.first
     assert first[0].train.first != other[0].train.first
+
+
+def test_a_scenario_with_blur_has_mixed_rows_that_its_seed_draws() -> None:
+    given = {n: make_task([f"{n} {i}" for i in range(20)], [n, n], name=n) for n in "ab"}
+    settings = {"tasks": [*given], "head": "shared", "blur": 0.25}
+    one, other = (
+        build_scenario("s", "sequence", settings, FakeContext(given, seed), severity=False).tasks
+        for seed in (0, 1)
+    )
+    firsts = [task.train.first for task in one]
+    assert [sum(text[0] == "a" for text in texts) for texts in firsts] == [15, 5]
+    assert firsts != [task.train.first for task in other]
 
 
 def test_a_growing_head_has_the_classes_of_the_next_task_early() -> None:
