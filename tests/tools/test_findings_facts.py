@@ -34,11 +34,13 @@ def test_all_declared_methods_and_seeds_are_there() -> None:
 
 
 def test_every_method_had_as_many_trials() -> None:
-    tuned = {}
+    tuned: dict[str, set[str]] = {}
     for cell in map(json.loads, read_archive(page.STUDY.tuning).values()):
         assert cell["seed"] not in read_suite("findings-facts").file.seeds
         tuned.setdefault(cell["baseline"].partition("-t")[0], set()).add(cell["baseline"])
-    for name in page.kept()["baseline"].unique():
+    names = page.kept()["baseline"].unique()
+    assert {name: len(trials) for name, trials in tuned.items()} == dict.fromkeys(names, 6)
+    for name in names:
         cost = read_baseline(str(page.STUDY.tuning / f"{name}.toml")).cost
         assert cost is not None
         assert cost.trials == 6, name
