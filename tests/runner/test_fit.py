@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -30,18 +31,18 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
     return {model: first_cell(model, folder, **options) for model in ("tiny", "tiny-gpt")}
 
 
-def check(cell: Any, prepared: Any, name: str) -> None:
+def check(cell: Any, prepared: Any, name: str, *, most: float = math.inf) -> None:
     baseline = next(each for each in baselines(cell) if each.method == name)
     cell = replace(cell, baseline=baseline)
     taken = measure(cell, prepared)
     estimate = fit.cell_memory(cell, prepared, FLOAT32)
     assert estimate.training == pytest.approx(taken.training, rel=TOLERANCE)
-    assert estimate.peak >= (1 - TOLERANCE) * taken.peak
+    assert (1 - TOLERANCE) * taken.peak <= estimate.peak <= most * taken.peak
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_the_estimate_is_what_training_takes(cells: dict[str, Prepared], name: str) -> None:
-    check(*cells["tiny"], name)
+    check(*cells["tiny"], name, most=1 + TOLERANCE)
 
 
 def all_methods() -> Iterator[tuple[str, str]]:
