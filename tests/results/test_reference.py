@@ -66,7 +66,8 @@ def test_reference_runs_hold_only_cells_without_machine_paths(folder: Path) -> N
         text = data.decode("utf-8")
         assert Path(name).suffix in (".json", ".toml", ".csv")
         assert len(text) < 200_000
-        assert not re.search(r'"/[a-z]+/', text), name
+        prose = re.sub(r'"\d+:[\w+/=]+"', "", text)  # without packed rows, in base64
+        assert not re.search(r"(?<![\w./])/\w+/", prose), name
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
