@@ -103,6 +103,17 @@ def test_plain_latex_compiles_every_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-2000:]
 
 
+def test_what_plain_latex_would_misread_is_escaped() -> None:
+    frame = pd.DataFrame({"[first]": ["[a] <b> |c|", "#~^_{}\\", "50 % & $ ▲ ▼ ○ ± −"]})
+    assert table_files("table", frame)["table.tex"].splitlines()[2:-2] == [
+        r"{[}first] \\",
+        r"\hline",
+        r"{[}a] $<$b$>$ $|$c$|$ \\",
+        r"\#\textasciitilde{}\textasciicircum{}\_\{\}\textbackslash{} \\",
+        r"50 \% \& \$ $\bigtriangleup$ $\bigtriangledown$ $\circ$ $\pm$ $-$ \\",
+    ]
+
+
 def test_only_a_figure_with_nothing_to_show_is_left_out() -> None:
     def refuse(error: ValueError) -> Figure:
         raise error
