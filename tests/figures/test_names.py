@@ -55,7 +55,7 @@ def test_no_text_of_a_figure_with_long_names_leaves_it_or_covers_another(draw: A
     figure = draw(cells)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    width, _ = canvas.get_width_height()
+    width, height = canvas.get_width_height()
     titles = []
     for words in figure.findobj(Text):
         if not any(map(str.isalpha, words.get_text())):
@@ -64,8 +64,14 @@ def test_no_text_of_a_figure_with_long_names_leaves_it_or_covers_another(draw: A
         box = words.get_window_extent()
         assert box.x0 >= -1, words
         assert box.x1 <= width + 1, words
+        assert box.y0 >= -1, words
+        assert box.y1 <= height + 1, words
         titles += [box] if words in [axes.title for axes in figure.axes] else []
     assert not any(a.overlaps(b) for i, a in enumerate(titles) for b in titles[:i])
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        labels = [words for words in axis.get_ticklabels() if words.get_text()]
+        boxes = [words.get_window_extent() for words in labels if not words.get_rotation()]
+        assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i]), labels
 
 
 def test_a_character_that_no_font_has_gives_no_warning(recwarn: pytest.WarningsRecorder) -> None:
