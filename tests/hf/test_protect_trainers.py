@@ -207,12 +207,27 @@ def test_a_second_training_begins_to_recall_again(tmp_path: Path) -> None:
 
 
 @SKIP_BF16
-@pytest.mark.parametrize("method", ["mixout", "generic-replay", "l2-sp"])
-def test_weights_in_bf16_are_trained(tmp_path: Path, method: str) -> None:
-    setting = make_decoder(tmp_path / "model")
-    setting.model.to(torch.bfloat16)
-    trainer = train(setting, tmp_path / "run", method, {})
-    assert np.isfinite(trainer.losses).all()
+@pytest.mark.parametrize(
+    ("method", "strong", "weak"),
+    [
+        ("mixout", {"p": 0.9}, {"p": 0.0}),
+        ("generic-replay", TEXTS | {"share": 0.5}, TEXTS),
+        ("l2-sp", {"alpha": 1e3}, {"alpha": 1e-6}),
+    ],
+)
+def test_weights_in_bf16_are_trained_by_the_method(
+    tmp_path: Path, method: str, strong: dict[str, Any], weak: dict[str, Any]
+) -> None:
+    ends = []
+    for options in (strong, weak):
+        setting = make_decoder(tmp_path / "model")
+        setting.model.to(torch.bfloat16)
+        start = dict(setting.model.named_parameters())  # `train` trains a copy
+        trainer = train(setting, tmp_path / "run", method, options)
+        assert np.isfinite(trainer.losses).all()
+        ends.append(weights(trainer))
+        assert any(not torch.equal(value, start[name]) for name, value in ends[-1].items())
+    assert any(not torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 
 
 def test_curves_are_in_the_logs(tmp_path: Path) -> None:
