@@ -51,7 +51,9 @@ def test_a_seed_or_two_have_no_whiskers_and_no_run_has_no_picture() -> None:
 def test_differences_of_0_at_a_margin_of_0_are_in_the_middle() -> None:
     same = Question(margin=0.0)
     table = comparisons_frame(cells(vanilla=[(0.5, 0.5)], ewc=[(0.5, 0.5)]), same)
-    for panel in pictures(table, same):
+    panels = pictures(table, same)
+    assert len(panels) == len(same.scores)
+    for panel in panels:
         (row,) = panel["rows"]
         assert (row["left"], row["at"], row["length"], panel["margin"]) == (50.0, 50.0, 0.0, 0.0)
 
