@@ -99,7 +99,10 @@ def test_one_command_makes_a_model_and_another_starts_from_it(
 
 
 def test_the_same_command_makes_a_decoder(
-    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -117,9 +120,11 @@ def test_the_same_command_makes_a_decoder(
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     inputs = tokenizer("The old captain sold", return_tensors="pt")
     assert model(input_ids=inputs["input_ids"]).logits.shape[-1] == len(tokenizer)
-    monkeypatch.setattr(sys, "argv", ["", "--decoder", "--teacher", "x", *files, *folders])
-    with pytest.raises(SystemExit):
-        script.main()
+    for option in ("--teacher", "--start"):
+        monkeypatch.setattr(sys, "argv", ["", "--decoder", option, "x", *files, *folders])
+        with pytest.raises(SystemExit):
+            script.main()
+        assert "--decoder takes neither --teacher nor --start" in capsys.readouterr().err
 
 
 def test_running_text_joins_neighbours_and_predicts_every_next_token() -> None:
