@@ -37,7 +37,7 @@ from family_tests import ROWS, TESTS, Floats, clbench, with_steps
 from machine import make_parser, write_json
 
 from clbench.results.fronts import pseudo_volumes
-from clbench.results.score_tables import ANYWHERE
+from clbench.results.overall import ANYWHERE
 from clbench.results.statistics import ALPHA, LEVEL, Differences, compare, crossed_interval, spend
 
 NOISES = ("equal", "unequal", "quiet", "loud", "heavy", "1", "2", "8", "outlier", "shared")

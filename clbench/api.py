@@ -86,7 +86,10 @@ def open_comparisons(run: Run) -> list[str]:
     seeds = {cell.seed for cell in cells if cell.status == "ok"}
     table = comparisons_frame(run.cells, question, store.alpha(len(seeds)))
     scored = {*table[["scenario", "score", "method"]].itertuples(index=False, name=None)}
-    asked = sorted({(cell.scenario, cell.baseline, len(cell.tasks)) for cell in cells})
+    counts: dict[str, int] = {}  # a failed cell may not know its tasks
+    for cell in cells:
+        counts[cell.scenario] = max(counts.get(cell.scenario, 0), len(cell.tasks))
+    asked = sorted({(c.scenario, c.baseline, counts[c.scenario] or 2) for c in cells})
     table = table[table["primary"] & table["verdict"].isin(["no difference shown", "no verdict"])]
     return [
         f"{row.score} of {row.method}{',' if row.scenario == MEAN else ' on'} {row.scenario}"

@@ -145,6 +145,18 @@ def test_a_look_is_judged_at_its_share_of_the_error_rate(place: Path, engine: Fa
     assert {cell.seed for cell in run.cells} == set(range(10))
 
 
+def test_a_method_that_failed_leaves_its_comparisons_open(
+    place: Path, engine: FakeExecutor
+) -> None:
+    text = Path("mine.toml").read_text(encoding="utf-8")
+    Path("mine.toml").write_text(text + '\n[question]\nscores = ["forgetting"]\n')
+    options: dict[str, Any] = {"methods": ["vanilla", "frozen"], "scenarios": "one*"}
+    run = clbench.run("mine.toml", seeds=range(3), **options)
+    lost = {"status": "failed", "reason": "killed", "R": [], "scores": {}, "tasks": []}
+    cells = [c.model_copy(update=lost) if c.baseline == "frozen" else c for c in run.cells]
+    assert open_comparisons(replace(run, cells=cells)) == ["forgetting of frozen on one-two"]
+
+
 def test_comparisons_are_open_without_enough_seeds(place: Path, engine: FakeExecutor) -> None:
     options: dict[str, Any] = {"methods": ["vanilla", "frozen"], "scenarios": "one*"}
     opened = ["p_o of frozen on one-two", "p_s of frozen on one-two"]

@@ -23,13 +23,8 @@ from matplotlib.figure import Figure
 
 from clbench.results.cell import CellResult, step_of_mean, steps_by_scenario
 from clbench.results.comparisons import comparisons_frame
-from clbench.results.score_tables import (
-    Values,
-    overall_frame,
-    paired_table,
-    score_rows,
-    scores_by_baseline,
-)
+from clbench.results.overall import Values, overall_frame, paired_table, scores_by_baseline
+from clbench.results.score_tables import score_rows
 from clbench.results.statistics import Comparison, Differences, Floats, compare, hidden_gap
 from clbench.results.store import Store
 from clbench.suite.baselines import read_baseline

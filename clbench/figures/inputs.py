@@ -44,7 +44,8 @@ def rate_distributions(
     ArgumentError
         If the number of rates differs from the number of groups.
     """
-    for name, rates in {**pairs, **({combined_name: combined} if combined else {})}.items():
+    others = [] if combined is None else [(combined_name, combined)]
+    for name, rates in [*pairs.items(), *others]:
         if len(rates) != len(groups):
             raise ArgumentError(f"{name} has {len(rates)} rates for {len(groups)} groups")
     figure, (axes,) = style.panels(1, width=6.4, height=3.5)

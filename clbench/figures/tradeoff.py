@@ -15,7 +15,7 @@ from clbench.results.cell import CellResult, without_extra_points
 from clbench.results.fronts import curves as settings_curves
 from clbench.results.fronts import front, mean_points
 from clbench.results.matched import LEVELS, learned_curves, matched_frame, unbeaten
-from clbench.results.score_tables import overall_frame
+from clbench.results.overall import overall_frame
 from clbench.suite.scores import SCORE
 
 MANY = 8

@@ -14,6 +14,7 @@ from clbench.results.cell import CellResult, steps_by_scenario, without_extra_po
 from clbench.results.comparisons import FIELDS, comparisons_frame, controls_frame
 from clbench.results.fronts import fronts_frame, points_frame
 from clbench.results.matched import matched_frame
+from clbench.results.overall import overall_frame
 from clbench.results.published import compare_published
 from clbench.results.statistics import ALPHA, summarise
 from clbench.suite.formulas import measure_change
@@ -169,7 +170,7 @@ def gather(
         "means": score_tables.summary(score_tables.scores_frame(main, question.reference)),
         "comparisons": comparisons,
         "paper": paper_frame(comparisons, question),
-        "overall": score_tables.overall_frame(main, question.reference, question.scores),
+        "overall": overall_frame(main, question.reference, question.scores),
         "controls": controls_frame(main, question, alpha),
         "floors": floors_frame(main),
         "fronts": fronts_frame(cells, question.reference, alpha),

@@ -34,8 +34,9 @@ from clbench.report.sentences import (
     signed,
     verdict_lines,
 )
-from clbench.results.cell import CellResult
+from clbench.results.cell import CellResult, cell_scores
 from clbench.results.remarks import sentences
+from clbench.results.resume import has_more_seeds
 from clbench.results.score_tables import SMOKE, to_csv
 from clbench.results.store import Store
 from clbench.suite.schema import MEAN, Question
@@ -146,8 +147,8 @@ TUNING = (
 CHANGED = "The question of this run changed after the run began."
 """Note on a page of a run that asks another question than at first."""
 GROWN = (
-    "Commands of this run have different seeds and no planned looks. Its error rates hold only if "
-    "the number of seeds was set before any result was seen."
+    "Seeds were added to this run after it began, without planned looks. Its error rates hold only "
+    "if the number of seeds was set before any result was seen."
 )
 """Note on a page of a run whose seeds may have been added after looking at results."""
 JOINED = (
@@ -318,7 +319,9 @@ def _figures(
             if scenario is None and figure.per == "run":
                 yield figure.name, figure.title, partial(attempt, figure.draw, data)
             elif scenario is not None and figure.per == "scenario":
-                name, title = f"{figure.name}-{scenario}", f"{scenario}: {figure.title}"
+                # The label of another run's folder may have slashes.
+                name = f"{figure.name}-{scenario}".replace("/", "-")
+                title = f"{scenario}: {figure.title}"
                 yield name, title, partial(attempt, figure.draw, data, scenario)
 
 
@@ -337,9 +340,7 @@ def _suite(suite: Mapping[str, Any]) -> dict[str, Any]:
 
 def head_notes(cells: Sequence[CellResult]) -> list[str]:
     """Return how heads that tasks share were trained, and which methods hold them themselves."""
-    shared = [
-        c for c in cells if any("told" in (scores or {}) for row in c.metrics for scores in row)
-    ]
+    shared = [c for c in cells if c.is_scored and cell_scores(c).get("told") is not None]
     losses = sorted({c.settings.get("protocol", {}).get("head_loss", "all") for c in shared})
     holding = dict.fromkeys(c.baseline for c in shared if c.settings.get("holds_head"))
     held = f"; held or computed by the method itself: {join_names(holding)}" if holding else ""
@@ -347,9 +348,5 @@ def head_notes(cells: Sequence[CellResult]) -> list[str]:
 
 
 def has_grown(suite: Mapping[str, Any]) -> bool:
-    """Whether the commands of a run without looks have different seeds."""
-    seeds = {
-        command[command.index("--seeds") + 1] if "--seeds" in command[:-1] else ""
-        for command in suite.get("commands", [])
-    }
-    return len(seeds) > 1 and not suite.get("looks")
+    """Whether seeds were added to a run without looks after it began."""
+    return has_more_seeds(suite) and not suite.get("looks")

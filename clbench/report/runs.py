@@ -10,7 +10,7 @@ from clbench.results.cell import CellResult, summarizer
 from clbench.results.reading import Cells
 from clbench.results.resume import defaults_of, first_difference, scenario_sections
 from clbench.results.store import Store
-from clbench.training.protocol import Protocol
+from clbench.training.protocol import PATHS, Protocol
 
 Meanings = dict[tuple[str, str], Any]
 """Sections of recipes by what they are of: kind (``method``, ``scenario``, ``run``) and name."""
@@ -134,10 +134,13 @@ def _read_run(
             method = {"name": cell.method, **code, "settings": cell.settings.get("method")}
             meaning = {"method": method, "corpus": recipe.get("corpus")}
             meanings.setdefault(("method", cell.baseline), meaning)
-        names = (key for key in scenario_sections(recipe) if key not in (*RUN_SECTIONS, "protocol"))
-        meanings.setdefault(("scenario", cell.scenario), {key: recipe.get(key) for key in names})
-        if recipe and cell.status == "ok":  # a failed one may be of an earlier version
-            meanings.setdefault(RUN, {key: recipe.get(key) for key in RUN_SECTIONS})
+        if cell.status == "ok":  # a failed one may be of an earlier version, or of other rows
+            others = (*RUN_SECTIONS, "protocol")
+            names = (key for key in scenario_sections(recipe) if key not in others)
+            meaning = {key: recipe.get(key) for key in names}
+            meanings.setdefault(("scenario", cell.scenario), meaning)
+            if recipe:
+                meanings.setdefault(RUN, {key: recipe.get(key) for key in RUN_SECTIONS})
         return summarize(cell)
 
     store.require()
@@ -204,7 +207,8 @@ def _protocol_differences(stores: Sequence[Store], labels: Sequence[str]) -> lis
     added = defaults_of(Protocol)
     protocols = {label: {**added, **own} for label, own in all_protocols.items() if own}
     differences = []
-    for key in dict.fromkeys(key for protocol in protocols.values() for key in protocol):
+    keys = dict.fromkeys(key for protocol in protocols.values() for key in protocol)
+    for key in (key for key in keys if key not in PATHS):  # the recipes are compared
         values = {label: protocol.get(key) for label, protocol in protocols.items()}
         if any(value != next(iter(values.values())) for value in values.values()):
             each = ", ".join(f"{value} in {label}" for label, value in values.items())

@@ -58,7 +58,7 @@ def verdict_lines(comparisons: pd.DataFrame, scenario: str, question: Question) 
         lacks = "lacks a scenario" if scenario == MEAN else "has no finished cell"
         problem = f"{reference} {lacks}, so there is nothing to compare with."
     elif names == {reference}:
-        problem = f"Only {reference} was run."
+        problem = f"Only {reference} has a finished cell."
     elif not compared:
         problem = f"The question compares no method with {reference} here."
     elif (most := max(int(row["pairs"]) for row in compared)) < FEWEST:

@@ -158,7 +158,7 @@ def points_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     for scenario, by_name in curves(cells).items():
         for name, curve in by_name.items():
             points = mean_points(curve)
-            best, own = front(points), settings.get(name, {})
+            best, own = front(points), settings.get(name) or settings[next(iter(points))]
             changed = [
                 key
                 for key in dict.fromkeys(key for point in points for key in settings[point])

@@ -12,6 +12,7 @@ from clbench.results.cell import CellResult
 from clbench.suite.baselines import Baseline
 from clbench.suite.plan import Cell
 from clbench.suite.schema import Question
+from clbench.training.protocol import BY_TASK
 
 SCENARIO_SECTIONS = (
     *("version", "scenario", "shift", "files", "tasks", "metrics", "model", "protocol"),
@@ -19,9 +20,7 @@ SCENARIO_SECTIONS = (
 )
 """Sections of a recipe that all cells of one scenario share; see `scenario_sections`."""
 RUN_SECTIONS = ("version", "model", "protocol", "capability_tasks")
-"""Sections that all cells of a run share, except for `TASK_KEYS`; see `_measured`."""
-TASK_KEYS = ("task_epochs", "task_steps")
-"""Keys of the protocol that may differ between the scenarios of one suite."""
+"""Sections that all cells of a run share, except for `BY_TASK`; see `_measured`."""
 
 DIGESTS = {
     "version": "a clbench version that trains differently",
@@ -94,7 +93,9 @@ def conflicts(cells: Sequence[Cell], results: Iterable[CellResult]) -> dict[str,
             difference = first_difference(old.recipe, cell.recipe, sections=sections)
         elif old.recipe and cells:
             new, sections = cells[0].recipe, (*RUN_SECTIONS, *_measured(cells[0].recipe))
-            difference = first_difference(old.recipe, new, sections=sections, ignore=TASK_KEYS)
+            passes_once = any(_value(each, "scenario", "online") for each in (old.recipe, new))
+            own = (*BY_TASK, *(("epochs", "steps") if passes_once else ()))
+            difference = first_difference(old.recipe, new, sections=sections, ignore=own)
         if not difference and old.recipe and (cell := by_baseline.get(old.baseline)) is not None:
             difference = first_difference(old.recipe, cell.recipe, sections=("method",))
             corpus = first_difference(old.recipe, cell.recipe, sections=("corpus",))
@@ -172,6 +173,7 @@ class _Suite(BaseModel):
     task: dict[str, Any] = {}
     plugins: dict[str, Any] = {}
     grown: bool = False
+    more_seeds: bool = False
 
 
 def parse_suite(content: Any) -> dict[str, Any]:
@@ -205,10 +207,25 @@ def merge_suites(before: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict
     is_new = {*resolved.get("methods", [])} - {*before.get("methods", [])} or {*scenarios} - {
         *earlier
     }
+    more = {*resolved.get("seeds", [])} - {*before.get("seeds", [])}
+    merged["more_seeds"] = has_more_seeds(before) or bool(before.get("seeds") and more)
     merged["grown"] = before.get("grown", False) or bool(before.get("looks") and is_new)
     questions, latest = before.get("questions", []), resolved.get("questions", [])[-1:]
     merged["questions"] = questions + (latest if questions[-1:] != latest else [])
-    return {**resolved, **{name: value for name, value in merged.items() if value}}
+    kept = {name: value for name, value in merged.items() if value or name == "more_seeds"}
+    return {**resolved, **kept}
+
+
+def has_more_seeds(suite: Mapping[str, Any]) -> bool:
+    """Whether seeds were added to a run after it began.
+
+    An earlier version did not record that: there, whether its commands have different ``--seeds``.
+    """
+    seeds = {
+        command[command.index("--seeds") + 1] if "--seeds" in command[:-1] else ""
+        for command in suite.get("commands", [])
+    }
+    return bool(suite.get("more_seeds", len(seeds) > 1))
 
 
 def _union(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:

@@ -1,5 +1,6 @@
 """Whether the cells of a plan fit into memory, by shapes, and the smallest change if not."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +121,8 @@ def room_mb(device: torch.device, resources: Resources) -> float | None:
     workers = resources.workers or 1
     if device.type != "cuda":
         return machine_mb() / workers
-    share = 1.0 if resources.alone else resources.gpus or torch.cuda.device_count() / workers
+    share = 1.0 if resources.alone else resources.gpus
+    share = share or 1.0 / math.ceil(workers / torch.cuda.device_count())
     return min(1.0, share) * torch.cuda.get_device_properties(device).total_memory / 1e6
 
 

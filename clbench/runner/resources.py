@@ -190,7 +190,7 @@ def cell_resources(ray: Any, resources: Resources, device: str) -> CellResources
     if kind == "cuda":
         share, workers = resources.gpus or 1.0, resources.workers or 0
         if resources.gpus is None and resources.address is None and 0 < gpus < workers:
-            share = math.floor(1e4 * gpus / workers) / 1e4
+            share = math.floor(1e4 / math.ceil(workers / gpus)) / 1e4  # a cell has one GPU at most
     threads = resources.threads_here if resources.address is None else resources.threads or 1
     cell = CellResources(threads, share)
     if cell.capacity(ray.nodes()):

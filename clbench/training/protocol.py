@@ -17,6 +17,8 @@ Fraction = Annotated[float, pydantic.Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, pydantic.Field(ge=0.0, lt=1.0)]
 BY_TASK = ("task_epochs", "task_steps", "task_batch_size", "task_metric")
 """Settings that are tables with one value for each task."""
+PATHS = ("model", "revision", "corpus")
+"""Settings that may say where something is: recipes tell by its content what it is."""
 SMOKE_ROWS, SMOKE_SCORED = (
     {"task": (40, 200), "class": (2, 20)},
     {"task": (20, 50), "class": (2, 20)},

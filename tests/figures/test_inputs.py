@@ -22,3 +22,5 @@ def test_every_distribution_is_a_line_with_its_values() -> None:
 def test_another_number_of_rates_is_refused() -> None:
     with pytest.raises(ValueError, match="a has 2 rates for 3 groups"):
         rate_distributions({"a": [1e-5, 1e-5]}, groups=GROUPS)
+    with pytest.raises(ValueError, match="combined has 0 rates for 3 groups"):
+        rate_distributions({"a": [1e-5] * 3}, [], groups=GROUPS)

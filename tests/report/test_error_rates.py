@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.report_runs import make_run
 
-from clbench.report.files import write_report
+from clbench.report.files import has_grown, write_report
 from clbench.results.resume import merge_suites
 
 
@@ -65,12 +65,27 @@ def test_a_damaged_suite_file_leaves_the_error_rate_unknown(tmp_path: Path) -> N
         assert "the risk of even one wrong" not in text
 
 
+@pytest.mark.parametrize(
+    ("later", "looks", "more"),
+    [([0, 1, 2], [], False), ([3, 4], [], True), ([3, 4], [[3, 5]], False)],
+)
+def test_seeds_are_compared_with_those_of_the_first_command(
+    later: list[int], looks: list[list[int]], more: bool
+) -> None:
+    first = {"name": "mine", "seeds": [0, 1, 2], "looks": looks, "commands": [["clbench", "run"]]}
+    command = ["clbench", "run", "--seeds", "0,1,2"]
+    suite = merge_suites(merge_suites({}, first), {**first, "seeds": later, "commands": [command]})
+    assert has_grown(suite) is more
+    assert has_grown(merge_suites(suite, first)) is more
+
+
 def test_seeds_added_without_looks_are_noted(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     suite = json.loads((folder / "suite.json").read_text())
+    del suite["suite"]["more_seeds"]  # an earlier version did not write it
     for seeds, grown in ((["0-2", "0-2"], False), (["0-2", "0-4"], True)):
         commands = [["clbench", "run", "mine", "--seeds", value] for value in seeds]
         suite["suite"]["commands"] = commands
         (folder / "suite.json").write_text(json.dumps(suite))
         write_report([folder])
-        assert ("different seeds and no planned looks" in page_of(folder)) is grown
+        assert ("Seeds were added to this run after it began" in page_of(folder)) is grown

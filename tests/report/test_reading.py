@@ -44,6 +44,41 @@ def test_methods_of_another_protocol_are_told_apart(tmp_path: Path) -> None:
     ]
 
 
+def test_paths_of_one_model_do_not_tell_runs_apart(tmp_path: Path) -> None:
+    stores = [Store(tmp_path / name) for name in "ab"]
+    for seed, store in enumerate(stores):
+        protocol = {"model": f"/{seed}/minilm", "corpus": f"/{seed}/text.txt"}
+        with store.lock():
+            store.write_suite({"name": "mine", "model_name": "minilm", "protocol": protocol})
+            store.write_cell(cell("s", "talr", seed, 0.5, recipe=recipe()))
+    assert read(tmp_path / "a", tmp_path / "b") == (["talr"], [])
+
+
+@pytest.mark.parametrize(("rows", "names"), [("new", {"s"}), ("old", {"s", "s (b)"})])
+def test_failed_cells_do_not_say_what_a_scenario_is(
+    tmp_path: Path, rows: str, names: set[str]
+) -> None:
+    stores = [Store(tmp_path / name) for name in "ab"]
+    old, new, of_second = (recipe(tasks={"x": {"digest": key}}) for key in ("old", "new", rows))
+    for store, cells in zip(
+        stores,
+        (
+            [
+                cell("s", "ewc", 0, 0.5, status="failed", reason="r", recipe=old),
+                cell("s", "vanilla", 0, 0.5, recipe=new),
+            ],
+            [cell("s", "vanilla", 1, 0.5, recipe=of_second)],
+        ),
+        strict=True,
+    ):
+        with store.lock():
+            store.write_suite({"name": "mine", "protocol": {}})
+            for each in cells:
+                store.write_cell(each)
+    read_cells, _, _ = read_runs(stores)
+    assert {each.scenario for each in read_cells if each.status == "ok"} == names
+
+
 def test_what_a_damaged_run_does_not_say_does_not_differ(tmp_path: Path) -> None:
     first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     (second / "suite.json").write_text("{")

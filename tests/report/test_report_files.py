@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.report_runs import cell
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from clbench.core.errors import ArgumentError
 from clbench.report.drawing import MOST_PIXELS, PAGE, draw, draw_all
-from clbench.report.files import attempt, table_files
+from clbench.report.files import _figures, attempt, table_files
+from clbench.suite.schema import Question
 
 
 def figure(height: float = 3.0) -> Figure:
@@ -28,6 +30,13 @@ def test_figures_come_in_their_order() -> None:
     assert [name for name, *_ in drawings] == names
     assert {caption for _, _, caption, _ in drawings} == {"a caption"}
     assert all(set(files) == {"page", "png"} for *_, files in drawings)
+
+
+def test_figures_of_other_runs_scenarios_have_no_folder_in_their_names() -> None:
+    plans = _figures([cell("s (b/quick)", "vanilla", 0, 0.5)], {}, Question())
+    names = [name for name, *_ in plans]
+    assert "costs-s (b-quick)" in names
+    assert not any("/" in name for name in names)
 
 
 def test_figures_with_nothing_to_show_are_left_out() -> None:

@@ -15,7 +15,7 @@ import clbench
 from clbench.cli import main
 from clbench.core.errors import RunFolderError
 from clbench.report.files import head_notes, table_files, write_report
-from clbench.results.cell import pack_rows
+from clbench.results.cell import pack_rows, summarizer
 from clbench.results.statistics import spend
 from clbench.results.store import Store
 
@@ -342,6 +342,7 @@ def test_the_treatment_of_shared_heads_is_told() -> None:
     )
     assert head_notes([pair()]) == []
     assert head_notes([plain]) == ["Heads that tasks share: head_loss = all."]
+    assert head_notes([summarizer()(plain)]) == head_notes([plain])
     assert head_notes([plain, held]) == [
         "Heads that tasks share: head_loss = all and stage; held or computed by the method itself: "
         "ewc."

@@ -11,7 +11,7 @@ from helpers.report_runs import STEADY, cell, cells
 
 from clbench.results.cell import CellResult, correct_after, pack_rows, score_steps, unpack_rows
 from clbench.results.comparisons import comparisons_frame, controls_frame
-from clbench.results.score_tables import overall_frame
+from clbench.results.overall import overall_frame
 from clbench.results.scores import scores_of
 from clbench.suite.schema import MEAN, Question
 

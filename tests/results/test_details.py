@@ -12,6 +12,7 @@ from helpers.report_runs import cells
 from results.test_comparisons import row, with_rows
 from scipy import stats
 
+from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, controls_frame
 from clbench.results.score_tables import score_rows, scores_frame, summary
 from clbench.results.statistics import Differences, compare, crossed_interval
@@ -219,3 +220,15 @@ def test_ranks_of_means_know_the_collapses_of_each_scenario() -> None:
     runs += [c for name in "bc" for c in cells(name, vanilla=steady, ewc=steady, mas=steady)]
     found = rank_methods(runs, "p_o").comparisons["ewc", "vanilla"]
     assert (found.verdict, found.why[:13]) == ("no verdict", "runs collapse")
+
+
+@pytest.mark.parametrize(
+    "own", [{"model": "proj/minilm"}, {"corpus": "/b.txt"}, {"task_epochs": {"urgent": 5}}]
+)
+def test_references_count_although_paths_and_other_tasks_differ(own: dict[str, Any]) -> None:
+    def of(cell: CellResult, **protocol: Any) -> CellResult:
+        settings = {"protocol": {"model": "minilm", **protocol}}
+        return CellResult.model_validate({**cell.model_dump(), "settings": settings})
+
+    frame = scores_frame([of(pair(), **own), of(reference(1, 0.75))])
+    assert frame.loc[0, "intransigence"] == pytest.approx(0.05)

@@ -104,6 +104,11 @@ def test_points_are_listed_with_the_settings_that_they_change() -> None:
     assert table["p_o"].tolist() == pytest.approx([0.55, 0.5])
     assert table["on_front"].tolist() == [True, False]
     assert points_frame([]).empty
+    other = {"settings": {"method": {"importance": 20.0, "half": True}}, "baseline": "ewc-20"}
+    lost = {"status": "failed", "settings": {}}
+    ends = [cell.model_copy(update=lost if cell.baseline == "ewc" else {}) for cell in cells]
+    ends += [cell.model_copy(update=other) for cell in cells if cell.baseline == "ewc-10"]
+    assert sorted(points_frame(ends)["settings"]) == ["importance 10.0", "importance 20.0"]
 
 
 def test_one_row_is_no_difference_between_curves() -> None:

@@ -77,6 +77,24 @@ def test_scenarios_of_one_run_share_the_protocol_but_not_the_tasks() -> None:
     assert differences(planned, pair()) == ["was run with lr = 2e-05, now 0.0001"]
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("task_batch_size", 8), ("task_metric", "f1"), ("task_steps", 9)]
+)
+def test_scenarios_differ_in_settings_of_their_tasks(key: str, value: Any) -> None:
+    scenario = Scenario("qnli-rte", settings={"tasks": ["glue/qnli", "glue/rte"]})
+    changes = {"scenario": {"name": "qnli-rte"}, "protocol": {key: {"glue/qnli": value}}}
+    planned = PlannedCell("qnli-rte--vanilla--seed0", "f9", scenario, changes=changes)
+    assert differences(planned, pair()) == []
+
+
+@pytest.mark.parametrize(("online", "wrong"), [(True, []), (False, ["was run with epochs"])])
+def test_a_scenario_with_one_pass_has_its_own_epochs(online: bool, wrong: list[str]) -> None:
+    scenario = Scenario("qnli-rte", settings={"tasks": ["glue/qnli", "glue/rte"]})
+    changes = {"scenario": {"name": "qnli-rte", "online": online}, "protocol": {"epochs": 7}}
+    planned = PlannedCell("qnli-rte--vanilla--seed0", "f9", scenario, changes=changes)
+    assert [text.partition(" =")[0] for text in differences(planned, pair())] == wrong
+
+
 def corpora(method: str, protocol: dict[str, Any], **changes: Any) -> list[str]:
     """Return how a cell of another seed differs, whose corpus was another one."""
     own = {"method": {"name": method}, "protocol": protocol, **changes}

@@ -198,7 +198,7 @@ def test_a_broken_suite_file_does_not_stop_a_run(store: Store) -> None:
         store.check(looks=(3, 6))
     store.write_suite({"name": "quick"})
     assert (store.out / "suite.broken.json").read_text() == "{"
-    assert store.read_suite() == {"name": "quick"}
+    assert store.read_suite() == {"name": "quick", "more_seeds": False}
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def test_an_address_where_nothing_listens_is_refused(
     [
         (1, Resources(workers=2), 0.5),
         (1, Resources(workers=3), 0.3333),
+        (2, Resources(workers=3), 0.5),  # a cell has one GPU at most
         (8, Resources(workers=8), 1.0),
         (8, Resources(workers=2), 1.0),
         (2, Resources(address="auto"), 1.0),

@@ -11,7 +11,7 @@ from helpers.report_runs import cells
 
 from clbench.results.cell import CellResult
 from clbench.results.comparisons import comparisons_frame, controls_frame
-from clbench.results.score_tables import overall_frame
+from clbench.results.overall import overall_frame
 from clbench.results.statistics import Comparison
 from clbench.results.store import Store
 from clbench.suite.schema import Question
