@@ -125,7 +125,7 @@ def test_similarities_are_exact_under_bf16(folder: Path, monkeypatch: pytest.Mon
     cell = Cell(folder, L2P(pool=2, length=1, select=1))
     query = torch.zeros(1, 32)
     query[0, 0] = 1.0
-    monkeypatch.setattr(cell.model, "features", lambda inputs: query)
+    monkeypatch.setattr(cell.model, "pooled", lambda inputs, embeds=None: query)
     with torch.no_grad():
         cell.model.keys.zero_()
         cell.model.keys[:, 0] = 1.0
