@@ -47,8 +47,6 @@ def test_in_bf16_short_rows_train_without_the_fused_attention(
     short = [x.detach().bfloat16().requires_grad_() for x in whole]
     weights = torch.randn(2, 7, 6, 4)
     expected, _ = attention(module, *whole, None)
-    with torch.no_grad():
-        attention(module, *short, None)  # without a gradient the fused one is faster
     kernel = "transformers.integrations.sdpa_attention.sdpa_attention_forward"
     monkeypatch.setattr(kernel, fused)
     found, _ = attention(module, *short, None)
@@ -58,7 +56,11 @@ def test_in_bf16_short_rows_train_without_the_fused_attention(
     gradients = torch.autograd.grad((found.float() * weights).sum(), short)
     for one, other in zip(wanted, gradients, strict=True):
         torch.testing.assert_close(other.float(), one, rtol=0.05, atol=0.05)
+    long = [torch.randn(1, h, LONGEST + 1, 4) for h in (6, groups, groups)]
+    long = [x.bfloat16().requires_grad_() for x in long]
     with pytest.raises(AssertionError, match="fused attention"):
-        attention(module, *(torch.randn(1, h, LONGEST + 1, 4) for h in (6, groups, groups)), None)
+        attention(module, *long, None)
+    with torch.no_grad(), pytest.raises(AssertionError, match="fused attention"):
+        attention(module, *short, None)  # which is faster without a gradient
     with torch.autocast("cpu", dtype=torch.bfloat16):
         attention(module, *whole, None)
