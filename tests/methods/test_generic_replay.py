@@ -125,10 +125,16 @@ def test_tokens_without_a_row_have_their_pretrained_embedding(whole: Path, proto
     assert table_rows(full, 60).tolist() == list(range(60))
     assert table_rows(part, 60).tolist() == [n // 2 if n % 2 == 0 else -1 for n in range(60)]
     cell, stage, texts = prepared(whole, protocol)
+    before = cell.method.text_loss(stage, texts)
+    trained, even = cell.model.backbone.embeddings.word_embeddings, torch.from_numpy(vocabulary)
+    with torch.no_grad():
+        trained.weight[even] = trained.weight[even].flip(0)
     expected = cell.method.text_loss(stage, texts)
-    trained = cell.model.backbone.embeddings.word_embeddings
+    assert not torch.isclose(expected, before)  # other tokens are read by their trained rows
+    (gradient,) = torch.autograd.grad(expected, trained.weight)
+    assert gradient.any()
     cell.method._rows = table_rows(part, 60)
-    trained.weight = torch.nn.Parameter(trained.weight.detach()[torch.from_numpy(vocabulary)])
+    trained.weight = torch.nn.Parameter(trained.weight.detach()[even])
     torch.testing.assert_close(cell.method.text_loss(stage, texts), expected)
 
 
