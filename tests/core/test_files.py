@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -340,14 +341,21 @@ def test_a_full_disk_is_reported_and_leaves_the_old_file(
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.skipif(getattr(os, "geteuid", int)() == 0, reason="root may write anywhere")
-def test_a_folder_without_permissions_is_reported(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with (
-        pytest.raises(RunFolderError, match="Permission denied"),
-        locked(tmp_path / "x", marker=tmp_path / "y"),
-    ):
-        pass
+def test_a_folder_without_permissions_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Path, int]] = []
+
+    def refuse(path: Path, mode: int) -> bool:
+        asked.append((path, mode))
+        return False
+
+    monkeypatch.setattr(os, "access", refuse)  # root may write anywhere
+    message = rf"y cannot be written: {re.escape(str(tmp_path))} is read-only\. "
+    with pytest.raises(RunFolderError, match=message):
+        check_folder(tmp_path / "x" / "y")
+    assert asked == [(tmp_path, os.W_OK | os.X_OK)]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_before_the_run_has_begun_removes_the_folders_that_it_created(
