@@ -101,6 +101,29 @@ def test_scoring_along_the_way_takes_a_tenth_of_the_training_work_at_most(folder
     assert probed(folder, tokens=work)[1] == []
 
 
+@pytest.mark.parametrize(("scored", "after"), [("probe", [0, 2, 4, 6]), ("after_epoch", [3, 6])])
+def test_training_after_scoring_has_dropout(folder: Path, scored: str, after: list[int]) -> None:
+    trains: list[bool] = []
+    calls: list[int] = []
+
+    class Watched(Vanilla):
+        def loss(self, stage: Stage, batch: Batch) -> Tensor:
+            trains.append(all(module.training for module in stage.model.modules()))
+            return super().loss(stage, batch)
+
+    cell = Cell(folder, Watched(), protocol=PROTOCOL.model_copy(update={"curve_points": 3}))
+
+    def score() -> dict[str, float]:
+        cell.model.eval()
+        calls.append(len(trains))
+        return {}
+
+    options: dict[str, Any] = {scored: Probe(score, 1) if scored == "probe" else score}
+    train_stage(cell.open(0), cell.method, **options)
+    assert calls == after
+    assert trains == [True] * 6
+
+
 def test_counting_tensors_is_not_in_the_training_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
