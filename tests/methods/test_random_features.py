@@ -211,7 +211,7 @@ def test_only_heads_change_and_classes_without_rows_are_never_the_answer(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_regression_task_and_choices_are_learned(folder: Path, name: str) -> None:
+def test_a_regression_task_is_learned(folder: Path, name: str) -> None:
     cell = Cell(folder, METHODS[name](), heads=("a", "b", "a"))
     task, x = cell.tasks[1], features(cell, 1)
     values = (x[:, 0] * 2 + 1).astype(np.float32)
@@ -222,6 +222,28 @@ def test_a_regression_task_and_choices_are_learned(folder: Path, name: str) -> N
     outputs = scored(cell, "b", x)[:, 0]
     assert np.corrcoef(outputs, values)[0, 1] > 0.8
     np.testing.assert_allclose(outputs.mean(), values.mean(), atol=0.2)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_right_and_wrong_choices_are_two_classes(folder: Path, name: str) -> None:
+    """Six rows whose first choice is right are twelve rows, of class 1 and of class 0 in turn."""
+    x = np.random.default_rng(0).normal(size=(12, 32)).astype(np.float32)
+    solved = []
+    for vectors, targets in ((x, [1, 0] * 6), (x.reshape(6, 2, 32), [0] * 6)):
+        cell = Cell(folder, METHODS[name](), heads=("a",))
+        head, task = cell.model.heads["a"], cell.tasks[0]
+        if vectors.ndim == 3:
+            cell.model.heads["a"] = RandomFeatureHead(1, head.directions, head.phases)
+        rows = replace(task.rows.take(np.arange(len(targets))), labels=np.array(targets))
+        cell.tasks[0] = replace(task, rows=rows)
+        stage = cell.begin(0)
+        stage.features = lambda _, vectors=vectors: vectors  # type: ignore[method-assign]
+        cell.method.after_stage(stage)
+        solved.append(weights(cell))
+    for key in ("heads.a.weight", "heads.a.bias"):
+        two, one = (each[key] for each in solved)
+        torch.testing.assert_close(one, two[1:] - two[:1], rtol=1e-4, atol=1e-5)
+    assert solved[1]["heads.a.weight"].abs().max() > 0.01
 
 
 @pytest.mark.parametrize("name", METHODS)
