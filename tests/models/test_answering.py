@@ -18,7 +18,7 @@ from helpers.checkpoints import (
 from torch import Tensor
 
 from clbench.core.errors import ModelError
-from clbench.models.answering import AnsweringModel, build_answering_model, stop_tokens
+from clbench.models.answering import AnsweringModel, build_answering_model, stop_tokens, write
 from clbench.models.encoding import IGNORED
 from clbench.models.packing import ROWS
 from clbench.models.prompts import PromptEncoder
@@ -104,8 +104,11 @@ def test_writing_is_greedy_whatever_the_checkpoint_says() -> None:
     plain, other = make_generator("llama"), make_generator("llama")
     other.generation_config.repetition_penalty = 5.0
     inputs = {n: batch_of(data()).inputs[n] for n in ("input_ids", "attention_mask")}
-    texts = [AnsweringModel(model).write(inputs, [1], most=8) for model in (plain, other)]
-    assert [t.tolist() for t in texts[0]] == [t.tolist() for t in texts[1]]
+    own = other.generation_config
+    texts = [write(model, inputs, [1], most=8, pad_id=0) for model in (plain, other)]
+    assert torch.equal(*texts)
+    assert other.generation_config is own
+    assert AnsweringModel(other).backbone.generation_config.repetition_penalty != 5.0
 
 
 @pytest.mark.parametrize("by_rows", [False, True])
