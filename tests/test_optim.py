@@ -222,17 +222,22 @@ def test_groups_with_settings_of_their_own() -> None:
     np.testing.assert_allclose(third.detach().numpy(), constant[2], rtol=1e-6)
 
 
-def test_a_group_added_later_recalls_its_weights_at_that_time() -> None:
-    first, second, _ = parameters()
-    optimizer = RecAdam([first], lr=1e-3, gamma=10.0)
+def test_a_group_added_later_recalls_its_anchor_or_its_weights_at_that_time() -> None:
+    first, second, third = parameters()
+    optimizer = RecAdam([first], lr=1e-3, gamma=10.0, anchor=[anchors()[0]])
     first.grad = torch.ones_like(first)
     optimizer.step()
-    optimizer.add_param_group({"params": [second], "anchor": [anchors()[1]]})
-    assert [group["t"] for group in optimizer.param_groups] == [1, 0]
-    assert torch.equal(optimizer.state[second]["anchor"], anchors()[1])
+    optimizer.add_param_group({"params": [second]})
+    optimizer.add_param_group({"params": [third], "anchor": [anchors()[2]]})
+    expected = anchors()[0], second.detach().clone(), anchors()[2]
+    with torch.no_grad():
+        second += 1.0
+    assert [group["t"] for group in optimizer.param_groups] == [1, 0, 0]
+    for parameter, anchor in zip((first, second, third), expected, strict=True):
+        assert torch.equal(optimizer.state[parameter]["anchor"], anchor)
     with pytest.raises(ValueError, match=r"lr·gamma"):
-        optimizer.add_param_group({"params": [parameters()[2]], "gamma": 1e4})
-    assert len(optimizer.param_groups) == 2
+        optimizer.add_param_group({"params": parameters()[2:], "gamma": 1e4})
+    assert len(optimizer.param_groups) == 3
 
 
 def test_a_saved_state_resumes_bit_for_bit() -> None:
@@ -253,8 +258,8 @@ def test_a_saved_state_resumes_bit_for_bit() -> None:
 
 
 def test_copies_and_states_of_plain_adam_load() -> None:
-    params = parameters(torch.float32)
-    optimizer = make(params)
+    params, kept = parameters(torch.float32), anchors(torch.float32)
+    optimizer = make(params, anchor=kept)
     train(optimizer, params, 2)
     assert copy.deepcopy(optimizer).param_groups[0]["t"] == 2
     theirs = parameters(torch.float32)
@@ -263,7 +268,8 @@ def test_copies_and_states_of_plain_adam_load() -> None:
     optimizer.load_state_dict(adam.state_dict())
     assert optimizer.param_groups[0]["lr"] == 1e-4
     assert optimizer.param_groups[0]["gamma"] == 100.0
-    assert all("anchor" in optimizer.state[p] for p in params)
+    for parameter, anchor in zip(params, kept, strict=True):
+        assert torch.equal(optimizer.state[parameter]["anchor"], anchor)
     train(optimizer, params, 1)
 
 
