@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import transformers as hf
 from helpers.checkpoints import make_checkpoint
+from torch import Tensor
 
 from clbench.core.errors import ModelError
 from clbench.fisher.language import LanguageTask
@@ -71,3 +73,26 @@ def test_only_a_missing_head_is_fitted(kind: str, fits: bool, tmp_path: Path) ->
     assert (losses is not None) is fits
     assert losses is None or losses[1] < losses[0]
     assert all(p.requires_grad for p in task.language.model.parameters())
+
+
+def test_a_head_is_fitted_once_for_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLBENCH_CACHE", str(tmp_path / "cache"))
+    folder, fitted = str(make_checkpoint("bert", tmp_path / "bert")), []
+
+    def fit(corpus: str, texts: list[str]) -> Tensor:
+        task = task_of(folder)
+
+        def batches() -> Iterator[dict[str, Tensor]]:
+            fitted.append(corpus)
+            return task.batches(texts, torch.Generator().manual_seed(0))
+
+        precision = Precision("float32", "cpu")
+        task.fit_head(batches, {"corpus": corpus}, steps=3, device=CPU, precision=precision)
+        return torch.cat([p.flatten() for p in task.language.model.cls.parameters()])
+
+    first, again, other = fit("one", TEXTS), fit("one", TEXTS), fit("other", TEXTS[:1])
+    assert fitted == ["one", "other"]
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)

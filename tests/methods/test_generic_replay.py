@@ -141,7 +141,7 @@ def test_tokens_without_a_row_have_their_pretrained_embedding(whole: Path, proto
 def test_a_missing_head_is_fitted_and_noted(folder: Path, protocol: Any) -> None:
     cell = Cell(folder, GenericReplay(**FEW), protocol=protocol)
     assert "no language-model head: one was fitted in 4 steps" in cell.context.notes[0]
-    again = Cell(folder, GenericReplay(**FEW), protocol=protocol)  # from the cache
+    again = Cell(folder, GenericReplay(**FEW), protocol=protocol)
     for first, second in zip(
         cell.method._language.cls.parameters(), again.method._language.cls.parameters(), strict=True
     ):
