@@ -12,6 +12,7 @@ import pytest
 from helpers.planned import SUITE, Make
 
 from clbench.api import plan_run
+from clbench.cli import main
 from clbench.core.errors import (
     ClbenchError,
     DataError,
@@ -22,7 +23,7 @@ from clbench.core.errors import (
 )
 from clbench.suite.baselines import read_baseline
 from clbench.suite.options import RunOptions
-from clbench.suite.plan import make_plan, validate
+from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
 from clbench.suite.recipe import VERSIONS
 from clbench.suite.scores import SCORE, Need, Score, Steps
@@ -262,20 +263,36 @@ def test_the_resolved_suite_is_plain_json(make: Make) -> None:
     assert resolved["references"] is True
 
 
-def test_the_recorded_command_makes_the_same_cells(make: Make, tmp_path: Path) -> None:
+def test_the_recorded_command_makes_the_same_cells(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert make().command == ("clbench", "run", "s.toml")
-    (tmp_path / "mirror").mkdir()
+    Path("mirror").mkdir()
     Path("text.txt").write_text("a line of five words\n" * 20)
+    for name in ("one", "two"):
+        text = f"import clbench\nclbench.metric('{name}')(lambda outputs, labels: 0.5)\n"
+        Path(f"{name}.py").write_text(text)
     options: dict[str, Any] = {
         "epochs": 1, "seeds": [3, 5], "references": False, "scenarios": ["a-b", "b-l*"],
-        "methods": ["vanilla", read_baseline("frozen")], "data": tmp_path / "mirror",
-        "corpus": "text.txt", "device": "cpu",
+        "methods": ["vanilla", read_baseline("frozen")], "data": Path("mirror").resolve(),
+        "corpus": "text.txt", "device": "cpu", "plugins": ["one.py", Path("two.py").resolve()],
     }  # fmt: skip
-    command = make(**options).command
-    assert shlex.join(command) == (
+    plan = make(**options)
+    assert shlex.join(plan.command) == (
         "clbench run s.toml --data mirror --corpus text.txt --methods vanilla,frozen "
-        "--scenarios a-b --scenarios 'b-l*' --seeds 3,5 --epochs 1 --device cpu --no-references"
+        "--scenarios a-b --scenarios 'b-l*' --seeds 3,5 --epochs 1 --device cpu "
+        "--plugin one.py --plugin two.py --no-references"
     )
+    plans: list[Plan] = []
+
+    def only_plan(suite: str, options: RunOptions) -> None:
+        plans.append(plan_run(suite, options))
+        raise SettingsError("nothing is run")
+
+    monkeypatch.setattr("clbench.api.plan_run", only_plan)
+    assert main(plan.command[1:]) == 2
+    cells, again = ([(c.key, c.recipe) for c in each.cells] for each in (plan, *plans))
+    assert again == cells
     assert make_plan(read_suite("quick"), RunOptions(seeds=[0])).command == (
         "clbench", "run", "quick", "--seeds", "0",
     )  # fmt: skip
