@@ -108,9 +108,14 @@ def test_classes_without_rows_are_never_chosen() -> None:
 
 
 def test_targets_are_fitted_by_ridge_regression() -> None:
+    """On standardised features, with a penalty of weight 1."""
     rng = np.random.default_rng(0)
-    features = rng.normal(size=(200, 3)).astype(np.float32)
+    features = rng.normal(size=(200, 3)).astype(np.float32) * np.float32([1.0, 5.0, 1.0]) + 2.0
     targets = (features @ np.array([1.0, -2.0, 0.0]) + 3.0).astype(np.float32)
     outputs = fit_regression(features, targets, 1)(features)
     assert outputs.shape == (200, 1)
-    assert outputs[:, 0] == pytest.approx(targets, abs=0.1)
+    z = (features - features.mean(0)) / features.std(0)
+    slope = np.linalg.solve(z.T @ z + np.eye(3), z.T @ (targets - targets.mean()))
+    expected = z @ slope + targets.mean()
+    assert outputs[:, 0] == pytest.approx(expected, abs=1e-3)
+    assert np.abs(expected - targets).max() > 0.01  # which no penalty would give
