@@ -10,7 +10,9 @@ from clbench.core import registry
 from clbench.core.errors import PluginError
 
 
-def test_a_clash_of_entry_points_is_reported_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_are_read_once_and_a_clash_is_reported_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     values = {"first": "package:First", "taken": "package:Taken", "last": "package:Last"}
     points = [EntryPoint(name, value, "group") for name, value in values.items()]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
@@ -21,5 +23,6 @@ def test_a_clash_of_entry_points_is_reported_each_time(monkeypatch: pytest.Monke
             methods.names()
     points.pop(1)
     assert methods.names() == ["first", "last", "taken"]
-    points.clear()
-    assert "last" in methods
+    points.append(EntryPoint("later", "package:Later", "group"))
+    assert "later" not in methods  # they are read once
+    assert methods.names() == ["first", "last", "taken"]
