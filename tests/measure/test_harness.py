@@ -27,16 +27,16 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A stand-in for the harness, which keeps what it is called with."""
     calls: list[Any] = []
 
-    def simple_evaluate(**arguments: Any) -> dict[str, Any]:
-        calls.append(arguments)
+    def simple_evaluate(*, model: Any, tasks: list[str], bootstrap_iters: int) -> dict[str, Any]:
+        calls.append({"model": model, "tasks": tasks, "bootstrap_iters": bootstrap_iters})
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
         torch.manual_seed(0)
         scores = {"alias": "easy", "acc,none": 0.25, "acc_stderr,none": "N/A", "sample_len": 9}
-        return {"results": dict.fromkeys(arguments["tasks"], scores)}
+        return {"results": dict.fromkeys(tasks, scores)}
 
-    def hflm(**arguments: Any) -> Any:
-        return arguments
+    def hflm(*, pretrained: Any, tokenizer: Any, batch_size: int) -> dict[str, Any]:
+        return {"pretrained": pretrained, "tokenizer": tokenizer, "batch_size": batch_size}
 
     contents: dict[str, dict[str, Any]] = {
         "lm_eval": {"simple_evaluate": simple_evaluate, "__spec__": object()},
@@ -62,11 +62,15 @@ def seed_all() -> None:
 
 
 def test_scores_are_kept_in_the_cell(folder: Path, harness: list[Any]) -> None:
-    result = cell(run(folder, "harness", changes=QUICK, lm_eval=["easy"]))
+    changes = {**QUICK, "batch_size = 8": "batch_size = 8\neval_batch_size = 7"}
+    result = cell(run(folder, "harness", changes=changes, lm_eval=["easy"]))
     assert result.lm_eval == {"easy": {"acc": 0.25}}
     (call,) = harness
     assert call["tasks"] == ["easy"]
+    assert call["bootstrap_iters"] == 0  # no standard errors
     assert call["model"]["pretrained"].config.model_type == "llama"
+    assert call["model"]["tokenizer"].is_fast
+    assert call["model"]["batch_size"] == 7
 
 
 def test_the_harness_leaves_random_numbers_alone(harness: list[Any]) -> None:
