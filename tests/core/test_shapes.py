@@ -61,7 +61,7 @@ def test_only_the_first_of_many() -> None:
         assert list(few(range(3))) == [0]
 
 
-def test_a_model_is_not_read_twice_and_ends_cleanly() -> None:
+def test_numbers_are_computed_again_after_an_error() -> None:
     with pytest.raises(ValueError, match="no"), on_shapes():
         raise ValueError("no")
     assert not only_shapes()

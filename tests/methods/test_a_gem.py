@@ -36,9 +36,7 @@ def test_projection_equals_numpy() -> None:
         np.testing.assert_allclose(torch.cat(parts).numpy(), expected, rtol=1e-10)
 
 
-def test_gradients_of_shared_weights_never_point_against_the_memory(folder: Path) -> None:
-    """After the edit g·r ≥ 0 over the shared weights; a head of its own is left alone."""
-
+def test_heads_of_their_own_are_left_alone_and_conflicts_are_counted(folder: Path) -> None:
     class Watched(AGem):
         def edit_gradients(self, stage):  # type: ignore[no-untyped-def]
             before = stage.model.head("t1").weight.grad.clone() if stage.index else None
