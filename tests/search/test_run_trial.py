@@ -95,7 +95,9 @@ def test_held_out_rows_are_not_trained_on(toy: Workspace) -> None:
     for task, train, scored in tasks:
         assert len(train.rows) + len(scored.rows) == 160  # all rows of the training file
         assert task.tuning is not None
-        assert len(task.tuning) == len(scored.rows)
+        assert not {*task.train.index} & {*task.tuning.index}
+        assert train.rows.labels.tolist() == task.train.labels.tolist()
+        assert scored.rows.labels.tolist() == task.tuning.labels.tolist()
 
 
 def test_error_is_reported_as_failure(toy: Workspace) -> None:
