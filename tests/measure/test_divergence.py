@@ -39,12 +39,14 @@ def test_both_directions_are_those_of_hand() -> None:
 
 
 @pytest.fixture
-def divergence(tmp_path: Path) -> Divergence:
-    folder = str(save_generator("llama", tmp_path / "model"))
+def divergence(tmp_path: Path, request: pytest.FixtureRequest) -> Divergence:
+    """Three rows of a small model: a decoder, or the one that the test's parameter names."""
+    name = getattr(request, "param", "llama")
+    folder = str(save_generator(name, tmp_path / "model", appends_end=name == "t5"))
     tokenizer = load_tokenizer(folder, plain=True)
     rows = Rows.of(["the old film", "it was a very bad story of it", "a"], None, [0, 1, 0])
     task = Task("mood", ("good new", "bad"), ("accuracy",), rows, rows, head="mood")
-    encoder = PromptEncoder(tokenizer, 24)
+    encoder = PromptEncoder(tokenizer, 24, encoder_decoder=name == "t5")
     gold = encoder.encode(task, rows, to_train=True)
     data = TaskData(0, "mood", "mood", False, gold, 0)
     context = Context(
@@ -74,18 +76,22 @@ def by_hand(divergence: Divergence, answers: Any) -> list[float]:
     ends = rows.offsets[1:]
     with torch.no_grad():
         for start, end, answer in zip(rows.offsets[:-1], ends, answers, strict=True):
-            answer = answer[answer >= 0]
-            ids = torch.tensor([[*rows.ids[start:end], *answer]])
+            prompt, answer = rows.ids[start:end].tolist(), answer[answer >= 0].tolist()
+            if divergence._model.encoder_decoder:
+                inputs = {"input_ids": prompt, "decoder_input_ids": [0, *answer[:-1]]}
+            else:
+                inputs = {"input_ids": prompt + answer[:-1]}
+            ids = {name: torch.tensor([value]) for name, value in inputs.items()}
             p, q = (
-                model.backbone(input_ids=ids).logits[0].double().log_softmax(-1)
+                model.backbone(**ids).logits[0, -len(answer) :].double().log_softmax(-1)
                 for model in (divergence._base, divergence._model)
             )
-            for place in range(end - start - 1, ids.shape[1] - 1):
-                gap = p[place] - q[place]
-                gaps.append([(p[place].exp() * gap).sum(), -(q[place].exp() * gap).sum()])
+            gap = p - q
+            gaps += zip((p.exp() * gap).sum(-1), -(q.exp() * gap).sum(-1), strict=True)
     return np.mean(gaps, axis=0).tolist()
 
 
+@pytest.mark.parametrize("divergence", ["llama", "t5"], indirect=True)
 def test_divergences_are_those_of_plain_passes(divergence: Divergence) -> None:
     same = divergence.measure(0)
     assert list(same) == [name for pair in PAIRS for name in pair]
