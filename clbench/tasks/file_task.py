@@ -121,7 +121,7 @@ class FileTask(TableTask):
             raise errors.DataError(f"{where}: not a valid {name} ({reason}).") from error
         if not len(table):
             raise errors.DataError(f"{where}: the file has no rows.")
-        if kind == "tsv" and any("\n" in cell for cell in cells[columns[0]]):
+        if kind == "tsv" and any("\n" in cell for column in columns for cell in cells[column]):
             raise errors.DataError(
                 f"{where}: a quoted text spans several lines, which TSV does not allow. Set "
                 "quotes = false if quotes are plain characters, or save the file as CSV."

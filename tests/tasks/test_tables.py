@@ -197,6 +197,13 @@ def test_tsv_with_plain_quotes(load: Callable[..., Task]) -> None:
             load(broken, "t.tsv")
 
 
+@pytest.mark.parametrize("text", [["a", "b"], [["a", "b"]]])
+def test_a_quote_in_a_later_column_of_tsv_is_refused(load: Callable[..., Task], text: Any) -> None:
+    content = 'a\tb\tlabel\none\t"two\t1\nthree\tfour\t0\nfive\tsix" x\t0\nseven\teight\t1\n'
+    with pytest.raises(DataError, match="spans several lines"):
+        load(content, "t.tsv", text=text)
+
+
 def test_another_separator(load: Callable[..., Task]) -> None:
     content = "text;label\na, b;x\nc;y\n"
     assert list(load(content, separator=";").train.first) == ["a, b", "c"]
