@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,19 +67,25 @@ class HubTask(TableTask):
         check_columns(columns, table.column_names, where)
         cells = {name: list(table[name]) for name in columns}
         names: list[str] | None = getattr(table.features[spec.label], "names", None)
+        every_name = [*filter(None, map(label_name, names or ()))]
         decoded = {*more, *([spec.label] if spec.labels or spec.without else [])}
         for column in decoded:
             if classes := getattr(table.features[column], "names", None):
                 codes = cells[column]
                 cells[column] = [None if c in (None, -1) else classes[c] for c in codes]
         if names and spec.label in decoded:
-            names = [name for name in map(label_name, names) if name not in (spec.without or ())]
+            names = [name for name in every_name if name not in (spec.without or ())]
             if spec.labels and sorted(names) != sorted(spec.labels):
                 raise DataError(
                     f"{where}: the classes are {join_names(names)}, but `labels` are "
                     f"{join_names(spec.labels)}."
                 )
-        return Table(where, spec, cells, spec.labels or names)
+        return Table(where, spec, cells, spec.labels or names, every_name=every_name)
+
+    def check_without(self, tables: Collection[Table]) -> None:
+        """Raise a DataError for an unknown class; copies of packaged tasks may lack one."""
+        if not self.packaged:
+            super().check_without(tables)
 
     def origin(self, source: TaskSource) -> dict[str, Any]:
         """Return digests of the copy's files, or the name and revision on the hub."""

@@ -107,7 +107,7 @@ class TableSpec(pydantic.BaseModel):
         Names of the classes in the order of their numbers; no other label is allowed. By
         default those of the training rows, sorted (as numbers if all are whole numbers).
     without
-        Names of classes whose rows are left out.
+        Names of classes whose rows are left out; `labels` do not list them.
     regression
         Whether the label is a number to predict instead of a class.
     metrics
@@ -160,6 +160,8 @@ class TableSpec(pydantic.BaseModel):
                 raise _error(f"a regression task has no classes; remove regression or {key}")
             if len({*names}) < len(names):
                 raise _error(f"{key} must name each class once")
+        if both := sorted({*(self.labels or [])} & {*(self.without or [])}):
+            raise _error(f"labels and without both name {both[0]!r}; labels are those that stay")
         if self.answers and (self.target or self.choices):
             raise _error("answers are those of classes; remove answers")
         if self.regression and isinstance(self.answers, dict):

@@ -1,7 +1,7 @@
 """Tasks in tables: their rows, texts and labels."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -37,6 +37,8 @@ class Table:
         Names of the classes that whole numbers as labels stand for, if they are known.
     line
         Returns the line of a text file on which a row begins, from 1; 0 if it is unknown.
+    every_name
+        Names of all classes, also of those in `without`, if the dataset declares them.
     """
 
     where: str
@@ -44,6 +46,7 @@ class Table:
     cells: Mapping[str, Sequence[Any]]
     names: Sequence[str] | None = None
     line: Callable[[int], int] = lambda row: 0
+    every_name: Sequence[str] = ()
 
     def at(self, row: int) -> str:
         """Return where a row is, as an editor counts lines, or without these from 0."""
@@ -247,6 +250,7 @@ class TableTask:
     def __call__(self, source: TaskSource) -> Task:
         """Return the task; raise a DataError if a table is missing or invalid."""
         spec, tables = self.spec, self.tables(source)
+        self.check_without(tables.values())
         classes = tables["train"].classes() if spec.has_classes else []
         rows = {split: table.rows(classes) for split, table in tables.items()}
         blank = {split: table.blank for split, table in tables.items()}
@@ -264,6 +268,20 @@ class TableTask:
             source={**self.identity(source), **({"blank": blank} if spec.skip_blank else {})},
             template=spec.template(classes, f"task {self.name!r}: "),
         )
+
+    def check_without(self, tables: Collection[Table]) -> None:
+        """Raise a DataError if no table has a class that `without` names."""
+        if not self.spec.without:
+            return
+        known = {name for table in tables for name in table.every_name}
+        for table in tables:
+            known.update(filter(None, map(label_name, table.cells[self.spec.label])))
+        for name in self.spec.without:
+            if name not in known:
+                raise errors.DataError(
+                    f"task {self.name!r}, without: no row is of the class {name!r}."
+                    f"{errors.did_you_mean(name, known)}"
+                )
 
     def column(self, source: TaskSource, name: str) -> dict[str, dict[int, str]]:
         """Return the cells of a column by split and `Rows.index`."""

@@ -164,6 +164,8 @@ def test_rows_of_some_classes_can_be_left_out(
     assert column["train"] == {0: "no", 1: "yes", 3: "no"}
     with pytest.raises(DataError, match="every row is of a class in `without`"):
         load_news(None, without=["yes", "other", "no"])
+    with pytest.raises(DataError, match=r"no row is of the class 'othr'\. Did you mean 'other'"):
+        load_news(None, without=["othr"])
 
 
 def test_rows_of_another_configuration_are_not_read(tmp_path: Path) -> None:

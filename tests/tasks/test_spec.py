@@ -65,6 +65,7 @@ def test_labels_may_be_numbers_in_the_suite() -> None:
         ({"without": ["a"], "regression": True}, "remove regression or without"),
         ({"labels": ["a", "a"]}, "labels must name each class once"),
         ({"without": ["a", "a"]}, "without must name each class once"),
+        ({"labels": ["a", "b"], "without": ["b"]}, "labels and without both name 'b'"),
         ({"labels": ["a"]}, "at least 2 items"),
         ({"labels": ["1", "2"], "regression": True}, "has no classes"),
         ({"train": "t.xlsx"}, "suffix of 't.xlsx' is not that of a known format"),

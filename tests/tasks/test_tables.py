@@ -361,6 +361,13 @@ def test_rows_without_text_are_left_out_on_request(load: Callable[..., Task]) ->
     assert task.source["skip_blank"] is True
 
 
+def test_a_class_to_leave_out_that_no_row_has_is_refused(load: Callable[..., Task]) -> None:
+    assert load(FRAME, text="body", label="kind", without=["spam"]).labels == ("eggs", "ham")
+    message = r"task 'mine', without: no row is of the class 'sspam'\. Did you mean 'spam'\?"
+    with pytest.raises(DataError, match=message):
+        load(FRAME, text="body", label="kind", without=["sspam"])
+
+
 def test_the_identity_of_a_task_without_blanks_stays(load: Callable[..., Task]) -> None:
     assert not {"skip_blank", "blank"} & load("text,label\na,x\nb,y\n").source.keys()
 
