@@ -102,6 +102,10 @@ class Question(BaseModel):
         return self.covers(scenario) and self.asks(unit, score, method)
 
 
+NOT_STAGES = {"domain-incremental": "classes", "class-incremental": "tasks"}
+"""The setting of a shift with a list that does not give its stages."""
+
+
 class ScenarioSpec(BaseModel):
     """One ``[[scenario]]`` table.
 
@@ -142,7 +146,8 @@ class ScenarioSpec(BaseModel):
     def is_sequence(self) -> bool:
         """Whether the settings give more than two tasks, parts or steps."""
         numbers = [self.settings.get(key) for key in ("k", "steps")]
-        lists = [self.settings.get(key) for key in ("tasks", "classes", "domains")]
+        keys = {"tasks", "classes", "domains"} - {NOT_STAGES.get(self.shift)}
+        lists = [self.settings.get(key) for key in keys]
         sizes = [len(value) for value in lists if isinstance(value, list | dict)]
         return max([2, *sizes, *(n for n in numbers if isinstance(n, int))]) > 2
 

@@ -10,7 +10,7 @@ from clbench.core.errors import ClbenchError, SettingsError, SuiteError, Unknown
 from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
-from clbench.suite.schema import SuiteFile
+from clbench.suite.schema import ScenarioSpec, SuiteFile
 from clbench.training.protocol import Protocol
 
 SUITE = """
@@ -131,3 +131,14 @@ def test_sequences_are_asked_about_their_average(
     file = SuiteFile(name="x", methods=["vanilla"], scenario=specs, question=question)  # type: ignore[arg-type]
     assert file.asked.scores == scores
     assert file.asked.margin == question.get("margin", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("shift", "settings"),
+    [
+        ("domain-incremental", {"tasks": ["a", "b"], "classes": {"n": ["x"], "o": [], "p": []}}),
+        ("class-incremental", {"tasks": ["a", "b", "c"], "steps": 2}),
+    ],
+)
+def test_two_stages_are_no_sequence(shift: str, settings: dict[str, object]) -> None:
+    assert not ScenarioSpec(name="s", shift=shift, settings=settings).is_sequence
