@@ -17,7 +17,7 @@ from clbench.suite.baselines import Baseline
 from clbench.suite.read import Suite, raise_errors
 from clbench.suite.schema import Question, ScenarioSpec
 from clbench.suite.sweeps import check_sweep
-from clbench.tasks.metrics import METRICS
+from clbench.tasks.metrics import METRICS, TEXT_METRICS
 from clbench.tasks.registry import TASKS, score_metrics
 from clbench.training.protocol import BY_TASK, Protocol
 
@@ -45,8 +45,14 @@ def unknown_names(suite: Suite, scenarios: Iterable[ScenarioSpec]) -> list[str]:
                 f"[protocol] {key}.{errors.quote_key(task)}", task.partition("[")[0]
             )
     for task, metric in protocol.task_metric.items():
-        metrics = score_metrics(task.partition("[")[0], own) or list(METRICS)
-        if metric not in metrics:
+        whole, bracket, _ = task.partition("[")
+        metrics = score_metrics(whole, own) or [*METRICS, *TEXT_METRICS]
+        if bracket:
+            problems.append(
+                f"[protocol] task_metric.{errors.quote_key(task)}: the parts of a task have one "
+                f"metric. Name the task, {whole!r}."
+            )
+        elif metric not in metrics:
             problems.append(
                 f"[protocol] task_metric.{errors.quote_key(task)}: the task has no metric "
                 f"{metric!r}. Use {' or '.join(metrics)}."

@@ -11,6 +11,7 @@ from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
 from clbench.suite.schema import ScenarioSpec, SuiteFile
+from clbench.tasks.registry import task
 from clbench.training.protocol import Protocol
 
 SUITE = """
@@ -68,6 +69,9 @@ def test_a_variant_replaces_settings_of_another_baseline(tmp_path: Path) -> None
         (("task_batch_size = {", "task_metric = { \"glue/mrpc\" = \"pearson\" }\n"
           "task_batch_size = {"),
          SuiteError, r"the task has no metric 'pearson'\. Use accuracy or f1"),
+        (("task_batch_size = {", "task_metric = { \"glue/mrpc[short]\" = \"f1\" }\n"
+          "task_batch_size = {"),
+         SuiteError, r"the parts of a task have one metric\. Name the task, 'glue/mrpc'"),
     ],
 )  # fmt: skip
 def test_errors_name_the_table(
@@ -75,6 +79,14 @@ def test_errors_name_the_table(
 ) -> None:
     with pytest.raises(kind, match=text):
         planned(tmp_path, SUITE.replace(*change))
+
+
+def test_a_task_whose_rows_decide_its_metrics_may_have_one_of_texts(tmp_path: Path) -> None:
+    task("own/letters")(lambda source: pytest.fail("read for a plan"))
+    metric = SUITE.replace("task_batch_size", 'task_metric = { "own/letters" = "token-f1" }\n#')
+    planned(tmp_path, metric)
+    with pytest.raises(SuiteError, match="the task has no metric 'token-f2'"):
+        planned(tmp_path, metric.replace("token-f1", "token-f2"))
 
 
 def test_a_method_can_refuse_a_protocol_before_the_run(tmp_path: Path) -> None:
