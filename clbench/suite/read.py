@@ -97,7 +97,9 @@ def read_suite(name_or_path: str | Path, plugins: Iterable[str | Path] = ()) -> 
             data["name"] = "suite"  # one error is enough
             remedy = "Rename the file, or give a `name`"
             problems.append(f"name: {error}, got {path.stem!r}, the file's. {remedy}")
-    return Suite(path, check_file(path, data, SuiteFile, problems))
+    file = check_file(path, data, SuiteFile, problems)
+    raise_errors(path, _unused(file))
+    return Suite(path, file)
 
 
 def read_tasks(name: str) -> dict[str, OwnTaskTable]:
@@ -340,3 +342,20 @@ def _duplicates(data: dict[str, Any]) -> Iterator[str]:
                 if key == "scenario":
                     remedy = "Give one of them another `name`"
                 yield f"{location}: {value!r} repeats number {earlier}. {remedy}"
+
+
+def _unused(file: SuiteFile) -> Iterator[str]:
+    """Yield an error for each setting of a single task that trains only joined with others."""
+    joined, alone = set[str](), set[str]()
+    for scenario in file.scenario:
+        if scenario.shift == "class-incremental" and len(scenario.task_names) > 1:
+            joined.update(scenario.task_names)
+        else:
+            alone.update(scenario.texts)  # a plug-in's shift may have any setting for its tasks
+    for key in ("task_epochs", "task_steps", "task_batch_size"):
+        for task in getattr(file.protocol, key):
+            if task.partition("[")[0] in joined - alone:
+                yield (
+                    f"[protocol] {key}.{errors.quote_key(task)}: class-incremental joins this task "
+                    f"with others. Remove it, and set {key.removeprefix('task_')} for all tasks"
+                )

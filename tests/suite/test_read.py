@@ -350,3 +350,15 @@ def test_numbers_and_names_that_cannot_be_used(
     error: Errors, old: str, new: str, message: str
 ) -> None:
     assert message in error(GOOD.replace(old, new))
+
+
+def test_a_setting_of_a_task_that_is_joined_with_others_is_refused(
+    read: Read, error: Errors
+) -> None:
+    joined = GOOD.replace('"dataset"', '"class-incremental"\nsteps = 2')
+    text = joined.replace("epochs = 2", 'task_epochs = { "glue/sst2" = 9 }')
+    message = error(text)
+    assert '[protocol] task_epochs."glue/sst2": class-incremental joins this task' in message
+    assert message.endswith("Remove it, and set epochs for all tasks.")
+    read(joined)
+    read(text + '[[scenario]]\nshift = "sentence-length"\ntask = "glue/sst2"\n')
