@@ -90,7 +90,10 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: "Sequence[Rows]") -> Self:
-        """Return all rows of `parts`, which are of one kind, without groups, with new positions."""
+        """Return all rows of `parts`, which are of one kind, with new positions.
+
+        Groups of different parts stay apart; there are none unless every part has them.
+        """
         first, *second = (
             list(chain.from_iterable(lists))
             for lists in zip(*(rows.texts for rows in parts), strict=True)
@@ -98,7 +101,18 @@ class Rows:
         labels = np.concatenate([rows.labels for rows in parts])
         targets = [*chain.from_iterable(rows.targets or () for rows in parts)] or None
         index = np.arange(len(first), dtype=np.int64)
-        return cls(first, second[0] if second else None, labels, index, targets=targets)
+        joined = cls(first, second[0] if second else None, labels, index, targets=targets)
+        groups: list[IntArray] = []
+        sizes: list[IntArray] = []
+        number = 0
+        for rows in parts:
+            if rows.groups is None or rows.group_sizes is None:
+                return joined
+            names, numbers = np.unique(rows.groups, return_inverse=True)
+            groups.append(numbers.ravel() + number)
+            sizes.append(rows.group_sizes)
+            number += len(names)
+        return replace(joined, groups=np.concatenate(groups), group_sizes=np.concatenate(sizes))
 
     def __len__(self) -> int:
         return len(self.first)
@@ -235,7 +249,7 @@ class Task:
     @property
     def group_metrics(self) -> list[str]:
         """The metrics that score groups of rows."""
-        if self.free_text or self.train.groups is None:
+        if self.free_text or self.validation.groups is None:
             return []
         return [metric for metric in self.metrics if METRICS.get(metric).grouped]
 

@@ -150,6 +150,23 @@ def test_pairs_keep_both_texts() -> None:
         assert task.train.second == task.train.first
 
 
+def test_mixed_rows_keep_their_groups_where_all_have_them() -> None:
+    rows = replace(Rows.of([*"abcd"], None, [0] * 4), groups=np.array([7, 7, 3, 3]))
+    joined = Rows.joined([rows, rows.take([0]), rows.take([])])
+    assert joined.groups is not None
+    assert joined.group_sizes is not None
+    assert joined.groups.tolist() == [1, 1, 0, 0, 2]
+    assert joined.group_sizes.tolist() == [2] * 5
+    assert joined.torn_groups == 1
+    given = [
+        replace(task, train=rows, validation=rows, metrics=("exact-match",)) for task in tasks(4, 4)
+    ]
+    given[1] = replace(given[1], train=replace(rows, groups=None, group_sizes=None))
+    for task in blurred(given, 0.25, 0, "s"):
+        assert task.train.groups is None
+        assert task.group_metrics == ["exact-match"]
+
+
 def test_mixed_rows_keep_numbers_and_texts_to_write_and_get_one_prompt() -> None:
     labels = np.array([0.5, 4.9], dtype=np.float32)
     number = replace(Rows.of(["a", "b"], None, [0, 0]), labels=labels, targets=["x", "y"])
