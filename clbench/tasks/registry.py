@@ -216,6 +216,9 @@ def check_task(name: str, task: Any) -> Task:
         raise DataError(
             f"{where}: there is only one class, {task.labels[0]!r}. A task needs two or more."
         )
+    if task.can_share_head and len({*task.labels}) < len(task.labels):
+        name = next(name for name in task.labels if task.labels.count(name) > 1)
+        raise DataError(f"{where}: two classes are called {name!r}. Rename one.")
     if not task.metrics:
         raise DataError(f"{where}: it has no metric. Name one, such as accuracy.")
     for split, rows in task.splits.items():

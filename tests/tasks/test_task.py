@@ -237,6 +237,7 @@ NAN = Rows.of(["a"], None, [float("nan")], regression=True)
             "a position in `labels`. Unlabelled test splits have -1",
         ),
         (replace(GOOD, train=Rows.of([1], None, [1])), "the text of row 0 is 1, a whole number"),  # type: ignore[list-item]
+        (replace(GOOD, labels=("no", "no")), "two classes are called 'no'. Rename one."),
         (replace(GOOD, train=Rows.of(["a"], None, [0, 1])), "1 texts, 2 labels and 1 positions"),
         (
             replace(GOOD, labels=(), metrics=("pearson",), train=NAN),
