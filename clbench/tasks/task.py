@@ -304,7 +304,7 @@ class Task:
                 key = "limit" if most == limit else "scored_limit"
                 raise DataError(
                     f"task {self.name!r}: a limit of {most} is less than the number of classes, "
-                    f"{classes}. Use {named('limit', classes)} or more (key `{key}` in [protocol])."
+                    f"{classes}. Use {named(key, classes)} or more (key `{key}` in [protocol])."
                 )
             rng = numpy_stream("limit", self.name, split, seed)
             if rows.groups is not None and self.metrics[0] in self.group_metrics:

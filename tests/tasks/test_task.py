@@ -188,7 +188,7 @@ def test_scored_rows_and_classes_have_their_own_limits() -> None:
     assert (len(both.train), len(both.validation)) == (5 + 5 + 2, 10)
     assert list(classes.train.index) == sorted(classes.train.index)
     assert set(classes.train.index) <= set(task.limited(6, by_class=True).train.index)
-    with pytest.raises(DataError, match="key `scored_limit`"):
+    with pytest.raises(DataError, match=r"Use scored_limit=3 or more \(key `scored_limit`"):
         task.limited(10, scored=2)
     small = task.limited(2, every_class=True)
     assert [np.bincount(r.labels).tolist() for r in small.splits.values()] == [[1, 1, 1]] * 2
