@@ -90,7 +90,8 @@ class Table:
         choices = tuple(self._texts([column]) for column in spec.choices or [])
         labels = self._labels()
         if spec.target:
-            targets, labels = [str(label) for label in labels], [0] * len(labels)
+            targets = [c if isinstance(c, str) else label_name(c) for c in labels]
+            labels = [0] * len(labels)
         elif spec.regression:
             labels = list(map(self._target, self.positions, labels))
         elif not (self.names and labels and type(labels[0]) is int):

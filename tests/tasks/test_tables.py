@@ -229,6 +229,14 @@ def test_typed_labels_keep_their_types_or_are_an_error(load: Callable[..., Task]
     assert load(frame, "t.parquet").labels == ("no", "yes")
 
 
+def test_targets_are_texts_as_they_are_written(load: Callable[..., Task]) -> None:
+    for cells, targets in (([3, 2.5, 4], ["3", "2.5", "4"]), ([True, False], ["true", "false"])):
+        lines = "".join(json.dumps({"text": "a", "y": cell}) + "\n" for cell in cells)
+        assert load(lines, "t.jsonl", label="y", target="y").train.targets == targets
+    spaced = json.dumps({"text": "a", "y": " 3.0 "})
+    assert load(spaced, "t.jsonl", label="y", target="y").train.targets == [" 3.0 "]
+
+
 def test_declared_labels_keep_their_order_and_may_be_absent(load: Callable[..., Task]) -> None:
     task = load(FRAME, text="body", label="kind", labels=["spam", "ham", "eggs", "bacon"])
     assert task.labels == ("spam", "ham", "eggs", "bacon")
