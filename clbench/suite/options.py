@@ -310,9 +310,9 @@ def read_seeds(text: str) -> tuple[int, ...] | str:
                 return f"{UNTIL_SETTLED}:{','.join(map(str, counts))}"
     seeds: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)
+        match = re.fullmatch(r"\s*(\d{1,10})\s*(?:-\s*(\d{1,10})\s*)?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if last < first:
+        if not first <= last < 2**32:
             raise SettingsError(
                 f"{named('seeds')} {text!r}: must be seeds such as 0,1,2 or 0-4, or "
                 f"{UNTIL_SETTLED}:5,10,20 with growing numbers from {FEWEST} to {MOST_SEEDS}."

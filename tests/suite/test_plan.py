@@ -319,6 +319,13 @@ def test_planning_imports_nothing_heavy(make: Make) -> None:
     assert process.stdout.strip() == "[]"
 
 
+def test_seeds_are_numbers_of_32_bits() -> None:
+    assert RunOptions(seeds="7, 4294967294-4294967295").seeds == (7, 2**32 - 2, 2**32 - 1)
+    for seeds in ("4294967296", "0-4294967296", "2-1", "12345678901"):
+        with pytest.raises(SettingsError, match="must be seeds such as"):
+            RunOptions(seeds=seeds)
+
+
 def test_a_plugins_shift_decides_the_default_name_from_the_first_run_on(make: Make) -> None:
     Path("own.py").write_text(
         "import clbench\n\n\n@clbench.shift('plan-mirrored')\nclass Mirrored(clbench.Shift):\n"
