@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import warnings
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from clbench.fisher.diagonal import Mode
 from clbench.methods.base import Method
 from clbench.methods.ewc import add_decayed, task_fisher
 from clbench.methods.selection import linear_layers
+from clbench.tasks.task import Task
 from clbench.training.context import Context, Snapshot
 from clbench.training.protocol import Protocol
 from clbench.training.stage import Stage
@@ -255,6 +257,13 @@ class EWCLora(LowRank):
         if self.penalised == "head" and protocol.is_language_model:
             raise SettingsError(
                 "penalised = 'head': language models have no head to hold. Drop it."
+            )
+
+    def check_tasks(self, tasks: Sequence[Task]) -> None:
+        """Raise a SettingsError if only a head is held and each task has its own."""
+        if self.penalised == "head" and 1 < len(tasks) == len({task.head for task in tasks}):
+            raise SettingsError(
+                "penalised = 'head': each task has a head of its own, so none is held. Drop it."
             )
 
     def setup(self, context: Context) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from helpers.checkpoints import make_checkpoint
 
 from clbench.core.errors import SettingsError
 from clbench.methods.lora import EWCLora
+from clbench.tasks.task import Rows, Task
 from clbench.training.protocol import Protocol
 
 pytest.importorskip("peft")
@@ -156,3 +158,13 @@ def test_holding_the_head_alone_needs_one() -> None:
     method.check_protocol(Protocol())
     with pytest.raises(SettingsError, match="no head to hold"):
         method.check_protocol(Protocol(head="language-model"))
+
+
+def test_holding_the_head_alone_needs_tasks_that_share_one() -> None:
+    rows = Rows.of(["a", "b"], None, [0, 1])
+    first = Task("a", ("no", "yes"), ("accuracy",), rows, rows, head="a")
+    second = replace(first, name="b", head="b")
+    for penalised, tasks in (("head", [first, first]), ("head", [first]), ("all", [first, second])):
+        EWCLora(penalised=penalised).check_tasks(tasks)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="each task has a head of its own"):
+        EWCLora(penalised="head").check_tasks([first, second])
