@@ -271,6 +271,10 @@ class Shift(Configured):
         raise NotImplementedError
 
 
+NOT_FITTED = {"task", "split", *Shift.settings_model().model_fields}
+"""Settings that do not decide how a shift divides the rows."""
+
+
 class DividingShift(Shift):
     """A shift that divides the rows of one task into parts, which share its head.
 
@@ -304,7 +308,7 @@ class DividingShift(Shift):
             settings = {"shift": self.name, **defaults, **self.fitted_settings()}
             fitted = {"shift": split.kind, **defaults, **split.fitted}
             for key, value in settings.items():
-                if key not in ("task", "split") and fitted[key] != value:
+                if key not in NOT_FITTED and fitted[key] != value:
                     raise ShiftError(
                         f"{where} was fitted with {key} = {fitted[key]!r}, but the scenario has "
                         f"{value!r}. Make them equal, or leave `split` out to divide anew."
@@ -322,7 +326,7 @@ class DividingShift(Shift):
 
     def fitted_settings(self) -> dict[str, Any]:
         """Return the settings that decide the split; the split saves them."""
-        return {k: v for k, v in self.settings().items() if k not in ("task", "split")}
+        return {k: v for k, v in self.settings().items() if k not in NOT_FITTED}
 
 
 def _shift_error(name: str, entry: object) -> str | None:

@@ -55,6 +55,19 @@ def test_a_loaded_split_gives_the_same_parts(saved: Path, by_length: Task) -> No
     assert build(by_length, split=str(saved)).tasks[0].train.digest == again.tasks[0].train.digest
 
 
+@pytest.mark.parametrize("setting", [{"online": True}, {"blur": 0.1}])
+def test_settings_of_the_training_do_not_decide_a_split(
+    setting: dict[str, Any], saved: Path, by_length: Task
+) -> None:
+    split = build(by_length).split
+    assert build(by_length, split=str(saved), **setting).split == split
+    assert build(by_length, **setting).split == split
+    stored = json.loads(saved.read_text())
+    stored["fitted"] |= setting  # as earlier versions saved them
+    saved.write_text(json.dumps(stored))
+    assert build(by_length, split=str(saved)).numbers == split.numbers
+
+
 def test_parts_name_positions_in_the_source(by_length: Task) -> None:
     limited = replace(by_length, train=by_length.train.take([0, 1, 3, 5]))
     split = build(limited).split
