@@ -1,5 +1,6 @@
 """Tasks in files: CSV, TSV, JSON Lines and Parquet."""
 
+import codecs
 import csv
 import io
 import json
@@ -81,14 +82,21 @@ class FileTask(TableTask):
         line = partial(_line, content, kind, separator, quotes=spec.quotes)
         if content[:2] in UTF16:  # else read as other columns
             raise errors.DataError(f"{where}{not_utf8(content, spec.paths[split])}")
+        is_array = content.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
         try:
             if kind == "parquet":
                 table = parquet.ParquetFile(buffer).read()
             elif kind == "jsonl":
-                if content.lstrip()[:1] == b"[":  # one array
+                if is_array:
                     content = "\n".join(map(json.dumps, json.loads(content))).encode()
                     buffer, block["block_size"] = pa.BufferReader(content), len(content) + 1
-                table = json_lines.read_json(buffer, json_lines.ReadOptions(**block))
+                options = json_lines.ReadOptions(**block)
+                table = json_lines.read_json(buffer, options)
+                dates = [f.name for f in table.schema if pa.types.is_timestamp(f.type)]
+                if dates:  # read them again as they are written
+                    texts = pa.schema([(name, pa.string()) for name in dates])
+                    as_texts = json_lines.ParseOptions(explicit_schema=texts)
+                    table = json_lines.read_json(pa.BufferReader(content), options, as_texts)
             else:
                 table = tables.read_csv(
                     buffer,
@@ -116,7 +124,7 @@ class FileTask(TableTask):
                 raise errors.DataError(f"{where}{problem}") from error
             reason = " ".join(str(error).split())[:200]
             reason = re.sub(r"Row #(\d+)", lambda row: f"line {line(int(row[1]) - 2)}", reason)
-            suffix = "json" if content.lstrip()[:1] == b"[" else kind
+            suffix = "json" if is_array else kind
             name = "Parquet file" if kind == "parquet" else f"{suffix} file in UTF-8"
             raise errors.DataError(f"{where}: not a valid {name} ({reason}).") from error
         if not len(table):
