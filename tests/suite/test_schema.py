@@ -11,7 +11,7 @@ from clbench.suite.options import RunOptions
 from clbench.suite.plan import Plan, make_plan, validate
 from clbench.suite.read import read_suite
 from clbench.suite.schema import ScenarioSpec, SuiteFile
-from clbench.tasks.registry import task
+from clbench.tasks.registry import TASKS, task
 from clbench.training.protocol import Protocol
 
 SUITE = """
@@ -81,7 +81,10 @@ def test_errors_name_the_table(
         planned(tmp_path, SUITE.replace(*change))
 
 
-def test_a_task_whose_rows_decide_its_metrics_may_have_one_of_texts(tmp_path: Path) -> None:
+def test_a_task_whose_rows_decide_its_metrics_may_have_one_of_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TASKS, "_entries", {**TASKS._entries})
     task("own/letters")(lambda source: pytest.fail("read for a plan"))
     metric = SUITE.replace("task_batch_size", 'task_metric = { "own/letters" = "token-f1" }\n#')
     planned(tmp_path, metric)
