@@ -284,7 +284,7 @@ class DividingShift(Shift):
         Name of the task.
     split
         Path of a saved split, relative to the suite file, to use instead of fitting one. It must
-        have been fitted on the same rows with the same settings.
+        have been fitted on the same rows with the same settings; `blur` and `online` may differ.
     """
 
     task: Annotated[str, Field(min_length=1)]
