@@ -15,7 +15,9 @@ from clbench.core.files import plain
 from clbench.models.locate import model_identity
 from clbench.results.cell import TOLERANCE, unpack_rows
 from clbench.results.score_tables import scores_frame, to_csv
+from clbench.results.scores import scores_of
 from clbench.suite.recipe import fingerprint, json_sections
+from clbench.suite.scores import SCORE
 from clbench.tasks.corpus import corpus_identity
 from clbench.tasks.metrics import METRICS
 from clbench.tasks.registry import task_identity, task_metrics
@@ -25,7 +27,11 @@ RIGHT = ("accuracy", "exact")
 
 
 def scores_follow(submission: Submission) -> Lines:
-    """Yield each score in ``scores.csv`` that does not follow from the cells."""
+    """Yield each score of a cell or in ``scores.csv`` that does not follow from the cells."""
+    for cell in submission.cells:
+        given_by_R = scores_of(cell.R) if cell.R and cell.reference_of is None else {}
+        if extra := sorted((cell.scores.keys() & SCORE.keys()) - given_by_R.keys()):
+            yield f"{cell.key}: its scores hold {join_names(extra)}, which R does not give."
     reference = submission.store.questions()[-1].reference
     text = to_csv(scores_frame(submission.cells, reference))
     given = (submission.folder / "scores.csv").read_text("utf-8", "replace")

@@ -230,6 +230,12 @@ def a_score_of_its_own_in_the_table(forger: Forger) -> None:
     resign(forger)
 
 
+@forgery("scores from R")
+def scores_besides_the_matrix(forger: Forger) -> None:
+    forger.cells(lambda c: c["scores"].update(told=0.999, old_gain_left=9.0), CELL)
+    forger.seal()
+
+
 @forgery("whole matrix")
 def a_better_score_in_a_cell(forger: Forger) -> None:
     forger.cells(lambda c: c["scores"].update(p_o=0.99), CELL)
