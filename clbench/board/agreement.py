@@ -10,7 +10,7 @@ from clbench.board.submission import Outcome
 from clbench.core.errors import count, join_names
 from clbench.core.files import plain
 from clbench.methods.base import METHODS
-from clbench.results.cell import CellResult, cell_scores, unpack_rows
+from clbench.results.cell import TOLERANCE, CellResult, cell_scores, unpack_rows
 from clbench.results.resume import defaults_of
 
 LEVEL = 0.001
@@ -119,6 +119,10 @@ class Pair:
         again, true_again = (cell.relearning.get("scores", []) for cell in (theirs, ours))
         for number, (one, other) in enumerate(zip(again, true_again, strict=False), 1):
             self._agree(f"{key}: relearned score {number}", one, other, noise)
+        if bool(theirs.relearning) != bool(ours.relearning) or not _relearns_alike(theirs, ours):
+            self.wrong.append(
+                f"{key}: rows to relearn do not follow from its scores, or are others here."
+            )
         better, worse, rows = _sums(self.flips)
         if better + worse > math.ceil(noise.rows * rows):
             self.wrong.append(
@@ -157,6 +161,27 @@ class Pair:
                 self.wrong.append(f"{what} is {theirs}, and {ours} here.")
         elif not noise.allows(theirs, ours):
             self.wrong.append(f"{what} is {theirs:.4f}, and {ours:.4f} here.")
+
+
+def _relearns_alike(theirs: CellResult, ours: CellResult) -> bool:
+    """Whether both try the same rows as far as they go, and theirs recover when they say so.
+
+    Without recovery, theirs must try at least as many rows as ours. True without relearning.
+    """
+    if not theirs.relearning:
+        return True
+    rows, scores = theirs.relearning["rows"], theirs.relearning.get("scores", [])
+    here = ours.relearning["rows"]
+    both = min(len(rows), len(here))
+    if len(rows) != len(scores) or rows[:both] != here[:both]:
+        return False
+    if not theirs.relearning["recovered"]:
+        return bool(rows[-1] >= here[-1])
+    needed = theirs.relearning.get("needed", rows[-1])
+    first = len(theirs.tasks) - len(theirs.stages)  # after the pretraining, if that is a task
+    margin = theirs.recipe.get("protocol", {}).get("relearn_margin", 0.02)
+    enough = (theirs.R[first][first] or 0.0) - max(margin, 0.0) - TOLERANCE
+    return any(n == needed and score >= enough for n, score in zip(rows, scores, strict=True))
 
 
 def _sums(flips: Mapping[Any, tuple[int, int, int]]) -> tuple[int, ...]:

@@ -100,6 +100,28 @@ def test_every_score_is_compared_although_its_rows_agree() -> None:
         assert line.startswith(f"pair--vanilla--seed0: {name} is")
 
 
+@pytest.mark.parametrize(
+    ("changes", "agree"),
+    [
+        ({}, True),
+        ({"rows": [0, 8], "scores": [0.5, 0.55]}, False),  # stops early without recovery
+        ({"rows": [0], "scores": [0.5], "recovered": True, "needed": 0}, False),
+        ({"rows": [0, 4, 8, 16], "recovered": True, "needed": 16}, False),
+        ({"rows": [0, 8, 16, 32], "recovered": True, "needed": 8}, False),
+        ({"scores": [0.5, 0.55, 0.87, 0.885], "recovered": True, "needed": 32}, True),
+        ({"scores": []}, False),
+    ],
+)
+def test_rows_to_relearn_are_compared(changes: dict[str, Any], agree: bool) -> None:
+    here = {"rows": [0, 8, 16, 32], "scores": [0.5, 0.55, 0.87, 0.875], "recovered": False}
+    theirs, ours, none = (
+        scored([BASE, BASE], relearning=relearning) for relearning in (here | changes, here, {})
+    )
+    lines = [] if agree else ["rows to relearn"]
+    assert [line[22:37] for line in found(theirs, ours)] == lines
+    assert [line[22:37] for line in found(theirs, none)] == ["rows to relearn"]
+
+
 def test_a_single_task_reference_is_compared_by_its_one_score() -> None:
     stage = cell("pair", "vanilla", 0, 0.6).stages[1].model_dump()
     theirs, ours, other = (
