@@ -48,7 +48,8 @@ def read_archive(folder: Path) -> dict[str, bytes]:
     Raises
     ------
     RunFolderError
-        If the archive is damaged, larger than `LARGEST`, or cannot be read.
+        If the archive is damaged, larger than `LARGEST`, has sparse members or anything after the
+        last one, or cannot be read.
     """
     files = {member.name: data for member, data in _members(folder) if member.isfile()}
     return {name.removeprefix("cells/"): files[name] for name in files if CELL.fullmatch(name)}
@@ -65,9 +66,16 @@ def _members(folder: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
         if not unpack.eof:
             is_short = unpack.needs_input
             raise lzma.LZMAError("cut short" if is_short else f"unpacks to over {LARGEST:,} bytes")
+        if unpack.unused_data.strip(b"\0"):  # `tar` would read on
+            raise lzma.LZMAError("something follows its end")
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-            members = [(m, archive.extractfile(m) if m.isfile() else None) for m in archive]
-            return [(member, file.read() if file else b"") for member, file in members]
+            members = list(archive)
+            if content[archive.offset :].strip(b"\0"):
+                raise tarfile.ReadError("something follows its last member")
+            if any(member.issparse() for member in members):  # read, they can be of any size
+                raise tarfile.ReadError("it has sparse members")
+            files = [(m, archive.extractfile(m) if m.isfile() else None) for m in members]
+            return [(member, file.read() if file else b"") for member, file in files]
     except OSError as error:
         raise RunFolderError(
             f"{path} cannot be read: {error.strerror or error}. {remedy(error).capitalize()}."

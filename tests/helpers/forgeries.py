@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import tarfile
 from collections.abc import Callable
 from typing import Any
@@ -96,6 +97,14 @@ def a_member_that_tar_would_write_elsewhere(forger: Forger) -> None:
     with tarfile.open(path, "w:xz") as archive:
         for member, content in [*cells, (tarfile.TarInfo("../out"), b"")]:
             archive.addfile(member, io.BytesIO(content))
+    resign(forger)
+
+
+@forgery("files")
+def a_member_behind_the_end_of_the_archive(forger: Forger) -> None:
+    path = forger.folder / "cells.tar.xz"
+    hidden = tarfile.TarInfo("evil.sh").tobuf() + bytes(1024)
+    path.write_bytes(path.read_bytes() + lzma.compress(hidden))
     resign(forger)
 
 

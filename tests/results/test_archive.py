@@ -151,6 +151,51 @@ def test_members_are_never_written_where_they_point(store: Store, tmp_path: Path
     assert not [*tmp_path.rglob("evil.json")]
 
 
+def packed(*names: str, end: int = 1024) -> bytes:
+    """Return a tar of empty members, and zeros at its end."""
+    members = (tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT) for name in names)
+    return b"".join(members) + bytes(end)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        lzma.compress(packed("cells/a.json", end=0)) + lzma.compress(packed("evil.sh")),
+        lzma.compress(packed("cells/a.json", end=0) + b"x" * 512 + packed("evil.sh")),
+        lzma.compress(packed("cells/a.json") + packed("evil.sh")),
+    ],
+    ids=["a second stream", "after a block that is no header", "after the end"],
+)
+def test_no_member_hides_behind_the_last_one(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / ARCHIVE).write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"is damaged \(.* follows its"):
+        read_archive(tmp_path)
+
+
+def test_zeros_may_follow_the_last_member_and_the_archive(tmp_path: Path) -> None:
+    content = lzma.compress(packed("cells/a.json", end=10240)) + bytes(8)  # padding of xz
+    (tmp_path / ARCHIVE).write_bytes(content)
+    assert read_archive(tmp_path) == {"a.json": b""}
+
+
+def test_a_small_archive_does_not_grow_in_memory(tmp_path: Path) -> None:
+    header = bytearray(tarfile.TarInfo("cells/a.json").tobuf(tarfile.GNU_FORMAT))
+    sparse = b"%011o\0%011o\0" % (0, 2)  # two bytes at 0
+    fields = {
+        124: b"%011o\0" % 2,
+        148: b" " * 8,
+        156: b"S",
+        386: sparse,
+        483: b"%011o\0" % (1 << 31),
+    }
+    for at, text in fields.items():
+        header[at : at + len(text)] = text
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / ARCHIVE).write_bytes(lzma.compress(header + b"{}".ljust(512, b"\0") + bytes(1024)))
+    with pytest.raises(RunFolderError, match=r"is damaged .*sparse"):
+        read_archive(tmp_path)
+
+
 def test_there_must_be_something_to_pack(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="has no cells"):
         pack(tmp_path / "none")
