@@ -9,6 +9,7 @@ import os
 import site
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,16 @@ from pathlib import Path
 from clbench.board.submission import Submission
 from clbench.core.errors import ClbenchError
 from clbench.models.locate import resolve
+from clbench.results.archive import ARCHIVE, cell_files
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
 
 LONGEST = 86_400.0
 """Most seconds that code in the sandbox may run."""
+LARGEST_RESULT = 1 << 27
+"""Most bytes that the cells trained in the sandbox may have; one has ten thousand."""
+LAST_WORDS = 10_000
+"""Bytes at the end of what the sandbox prints, which are searched for its error."""
 KILLED = (-9, -15, 137, 143)
 """Exit codes of a process that the system or another process ended."""
 
@@ -64,20 +70,32 @@ def train_in_sandbox(
     command = [*words, sys.executable, "-m", "clbench.board.retrain", json.dumps(work)]
     try:
         # bwrap keeps its own environment, which the code inside could read in /proc.
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment, timeout=limit
-        )
+        with tempfile.TemporaryFile() as printed:  # a pipe would be read into memory
+            done = subprocess.run(
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=printed,
+                check=False,
+                env=environment,
+                timeout=limit,
+            )
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_WORDS))
+            text = printed.read().decode("utf-8", "replace")
     except subprocess.TimeoutExpired as error:
         raise ClbenchError(f"they were stopped after {limit:.0f} s") from error
     if done.returncode in KILLED:
         raise ClbenchError(f"they were ended from outside, by signal {abs(done.returncode) % 128}")
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        lines = [line for line in text.splitlines() if line.strip()]
         reason = lines[-1][:300] if lines else f"exit code {done.returncode}"
         if reason.startswith("bwrap: "):
             raise ClbenchError(f"the sandbox did not start: {reason}")
         raise FailedCodeError(f"its code failed in the sandbox: {reason}")
-    return [cell for cell in Store(out).read().cells if cell.key in drawn]
+    store = Store(out)
+    files = [*cell_files(out), store.suite_path, store.scores_path, out / ARCHIVE]
+    if sum(path.stat().st_size for path in files if path.is_file()) > LARGEST_RESULT:
+        raise FailedCodeError(f"its code wrote more than {LARGEST_RESULT:,} bytes of results")
+    return [cell for cell in store.read().cells if cell.key in drawn]
 
 
 def _sandbox(submission: Submission, out: Path) -> tuple[list[str], dict[str, str]]:

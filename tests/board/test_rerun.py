@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -19,7 +20,7 @@ from helpers.workspace import Workspace
 from helpers.workspace import world as world
 
 import clbench
-from clbench.board import rerun, retrain
+from clbench.board import rerun, retrain, sandbox
 from clbench.board.agreement import NOISE, compare
 from clbench.board.sandbox import train_in_sandbox
 from clbench.board.submission import Outcome, Submission
@@ -144,13 +145,41 @@ def test_code_that_looks_around_finds_what_no_sandbox_keeps_from_it(
 def test_a_sandbox_that_does_not_start_says_nothing_of_the_submission(
     quick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = subprocess.CompletedProcess("bwrap", 1, "", "bwrap: setting up uid map: Not permitted")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    says = ["-c", "raise SystemExit('bwrap: setting up uid map: Not permitted')"]
+    monkeypatch.setattr(sandbox, "_sandbox", lambda *_: ([sys.executable, *says], {**os.environ}))
     monkeypatch.setattr(shutil, "which", lambda name: name)
     monkeypatch.setattr(Submission, "has_code", True)
     outcome = verify(quick, again=1).checks[-1].outcome
     assert not outcome.wrong
     assert "the sandbox did not start: bwrap: setting up uid map" in outcome.unchecked[0]
+
+
+@pytest.mark.parametrize(("code", "reason"), [(0, None), (1, "last words \ufffd$")])
+def test_what_code_prints_need_not_be_text(
+    code: int, reason: str | None, quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = (
+        "import os; os.write(1, b'\\xff'); os.write(2, b'.' * 99_999 + b'\\nlast words \\xff\\n')"
+    )
+    words = [sys.executable, "-c", f"{says}; raise SystemExit({code})"]
+    monkeypatch.setattr(sandbox, "_sandbox", lambda *_: (words, {**os.environ}))
+    if reason:
+        with pytest.raises(sandbox.FailedCodeError, match=reason):
+            train_in_sandbox(Submission(quick), {}, tmp_path)
+    else:
+        assert train_in_sandbox(Submission(quick), {}, tmp_path) == []
+
+
+def test_a_result_that_claims_to_be_huge_is_not_read(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cells").mkdir()
+    with (tmp_path / "cells" / "x.json").open("wb") as file:
+        file.truncate(1 << 30)
+    words = [sys.executable, "-c", "pass"]
+    monkeypatch.setattr(sandbox, "_sandbox", lambda *_: (words, {**os.environ}))
+    with pytest.raises(sandbox.FailedCodeError, match="wrote more than"):
+        train_in_sandbox(Submission(quick), {}, tmp_path)
 
 
 def test_the_sandbox_binds_the_paths_that_the_command_names(
