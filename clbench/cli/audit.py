@@ -336,7 +336,8 @@ def parse_requirement(text: str) -> tuple[str, None]:
 def failures(audit: "Audit", part: str, least: float | None) -> Iterator[str]:
     """Yield a line for each change of `part`, or of all if it is empty, that fails a gate.
 
-    That is below `least` with its interval below 0; or, without `least`, neither kept nor gained.
+    That is below `least` with its interval below 0; or, without `least`, neither kept nor gained,
+    or kept where nothing can show forgetting.
     """
     gate = f"--require {part}:kept".replace(" :", " ")
     if least is not None:
@@ -344,7 +345,8 @@ def failures(audit: "Audit", part: str, least: float | None) -> Iterator[str]:
     for model in audit.models:
         for each in model.comparison.measures:
             change = each.change
-            fails = change.word not in ("kept", "gained") or each.cannot_show_forgetting
+            is_kept = change.word == "kept" and not each.cannot_show_forgetting
+            fails = change.word != "gained" and not is_kept
             if least is not None:
                 fails = change.difference < least and change.high < 0
             if fails and part in ("", each.part):

@@ -341,6 +341,11 @@ def test_who_gets_nothing_right_cannot_show_forgetting(
     shown = " ".join(capsys.readouterr().out.split())
     assert "not enough evidence: tuned: behaviour +0.000" in shown
     assert "; cannot show forgetting: the base model" in shown
+    good = str(table_csv(tmp_path / "good", [1.0] * 500))  # a gain needs no base that knows
+    (change,) = audit_logs(base, [good]).models[0].comparison.changes
+    assert (change.change.word, change.cannot_show_forgetting) == ("gained", True)
+    arguments = ["audit", "--logs", base, good, "--out", str(tmp_path / "gain")]
+    assert main([*arguments, "--require", "kept"]) == 0
 
 
 def test_items_without_a_score_are_counted_once(tmp_path: Path) -> None:
