@@ -226,7 +226,9 @@ def audit(
     return Audit(
         title,
         tuple(audits),
-        tuple(Between(one, two, auditor.compare(*pair)) for (one, two), pair in pairs),
+        tuple(
+            Between(one, two, auditor.compare(*pair, between=True)) for (one, two), pair in pairs
+        ),
         {"tasks": [*material.sizes], "corpus": corpus_name(ready.corpus)}
         | settings.numbers()
         | most
@@ -297,7 +299,9 @@ class Auditor:
             reading["behaviour"] = side
         return Observation((language, *scores), weights, reading, model.head, answers)
 
-    def compare(self, before: Observation, after: Observation) -> Comparison:
+    def compare(
+        self, before: Observation, after: Observation, *, between: bool = False
+    ) -> Comparison:
         """Return the changes between two models, judged as one family."""
         same_head = before.head == after.head
         same = {part for part, own in before.weights.items() if own == after.weights.get(part)}
@@ -309,6 +313,7 @@ class Auditor:
             unchanged=same - differing,
             identical=before.weights == after.weights and not differing,
             alpha=self.alpha,
+            between=between,
         )
 
     def notes(

@@ -271,6 +271,7 @@ def compare(
     sampled: Callable[[ItemScores, Paired], Sample] | None = None,
     floor: Callable[[ItemScores], Floor | None] = lambda measure: None,
     alpha: float = ALPHA,
+    between: bool = False,
 ) -> Comparison:
     """Return the changes of all measures that both models have, judged as one family.
 
@@ -288,6 +289,8 @@ def compare(
         Returns the floor of the tuned model's own score.
     alpha
         Error rate of the family.
+    between
+        Whether `base` is a tuned model, too; then nothing is marked as unable to show forgetting.
     """
     sampled = sampled or sample
     after = {each.what: each for each in tuned}
@@ -308,11 +311,16 @@ def compare(
             if each.chance is not None
         }
         rate = alpha / len(p) if primary and p else alpha
+        blind = {
+            what
+            for what, each in chosen.items()
+            if not between and (p.get(what, 0.0) >= rate or has_nothing(each, pairs[what]))
+        }
         return tuple(
             MeasureChange(
                 *(each, pairs[what], changes[what]),
                 tuple(flipped(each, after[what], pairs[what])),
-                cannot_show_forgetting=p.get(what, 0.0) >= rate or has_nothing(each, pairs[what]),
+                cannot_show_forgetting=what in blind,
                 sample=samples[what],
                 floor=floor(each),
             )

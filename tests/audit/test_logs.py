@@ -348,6 +348,16 @@ def test_who_gets_nothing_right_cannot_show_forgetting(
     assert main([*arguments, "--require", "kept"]) == 0
 
 
+def test_two_tuned_models_compared_say_nothing_of_the_base(tmp_path: Path) -> None:
+    names = {"base": 1.0, "collapsed": 0.0, "protected": 1.0}
+    paths = (str(table_csv(tmp_path / name, [hit] * 500)) for name, hit in names.items())
+    found = audit_logs(next(paths), [*paths])
+    (change,) = found.between[0].comparison.changes
+    assert change.change.verdict == "better"
+    assert "cannot show forgetting" not in str(change)
+    assert not found.to_json()["between"][0]["behaviour"]["mine"]["cannot_show_forgetting"]
+
+
 def test_items_without_a_score_are_counted_once(tmp_path: Path) -> None:
     base, tuned = (table_csv(tmp_path / name, BASE) for name in ("base", "tuned"))
     table = base / "scores.csv"

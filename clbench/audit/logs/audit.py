@@ -71,7 +71,7 @@ def audit_logs(
         decision = None if gate is None else gate.decide(comparison)
         audits.append(ModelAudit(name, comparison, notes=notes, decision=decision))
     between = [
-        Between(one, two, _compare(before, after, margin)[0])
+        Between(one, two, _compare(before, after, margin, between=True)[0])
         for (one, before), (two, after) in combinations(zip(titles, others, strict=True), 2)
     ]
     scores = [
@@ -90,7 +90,7 @@ def audit_logs(
 
 
 def _compare(
-    base: ModelLogs, tuned: ModelLogs, margin: float
+    base: ModelLogs, tuned: ModelLogs, margin: float, *, between: bool = False
 ) -> tuple[Comparison, tuple[str, ...]]:
     """Return the changes between two models, and what a reader should know of them."""
     check_same(base, tuned)
@@ -109,6 +109,7 @@ def _compare(
         margin,
         sampled=lambda measure, paired: noise.add(sample(measure, paired), pairs[measure.what]),
         floor=lambda measure: noise.floor(pairs[measure.what], alone=True),
+        between=between,
     )
     for each in comparison.changes:
         one, two = pair = pairs[each.measure.what]
