@@ -132,7 +132,13 @@ def prepare(
     times = planning.LOOKS[-1] if settings.until_settled else 1
     if times > 1 or sized is not settings:
         material = Material.load(base, sized, times)
-    looks = planning.looks(sized.rows, material.reach(sized) if times > 1 else sized.rows)
+    most = sized.rows
+    if times > 1 and material.sizes:
+        most = material.reach(sized)
+    elif times > 1:  # language alone
+        texts = read_corpus(corpus, times * sized.texts, sized.seed, held_out=True)
+        most = math.ceil(sized.rows * len(texts) / sized.texts)
+    looks = planning.looks(sized.rows, most)
     if settings.relearn is not None:
         material.lessons(sized, device)
     return Prepared(sized, corpus, first, models, material, generic, tests, looks)

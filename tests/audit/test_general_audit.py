@@ -11,11 +11,12 @@ import torch
 from helpers.general_rows import write_hub
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from clbench.audit.audit import audit
+from clbench.audit.audit import audit, prepare
 from clbench.audit.items import BUILT_IN
 from clbench.audit.page import draw_layers, write_audit
 from clbench.audit.planning import plan
 from clbench.audit.scores import PARTS
+from clbench.audit.settings import AuditSettings
 from clbench.core.errors import ClbenchError, ModelError
 from clbench.models.locate import TINY_GPT
 from clbench.results.statistics import spend
@@ -115,6 +116,15 @@ def test_more_questions_are_looked_at_until_settled(damaged: str, hub: Path) -> 
     assert notes[:2] == [line, more]
     boolq = found.models[0].comparison.tasks[0]
     assert found.settings["questions"] == len(boolq.paired) > 20
+
+
+@pytest.mark.parametrize(
+    ("texts", "looks"),
+    [(30, [500, 1000, 2000]), (800, [500, 1000, 1250]), (2000, [500])],  # there are 2000
+)
+def test_language_alone_is_looked_at_until_settled(texts: int, looks: list[int]) -> None:
+    settings = AuditSettings(tasks=["language"], texts=texts, until_settled=True)
+    assert prepare("tiny-gpt", ["tiny-gpt"], settings, CPU).looks == looks
 
 
 def test_language_alone_has_a_page(damaged: str, tmp_path: Path) -> None:
