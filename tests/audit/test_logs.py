@@ -18,6 +18,7 @@ from helpers.logs import (
     WRITERS,
     every_eval_ever,
     inspect_eval,
+    inspect_json,
     lines,
     lm_eval,
     runs_of,
@@ -346,6 +347,13 @@ def test_who_gets_nothing_right_cannot_show_forgetting(
     assert (change.change.word, change.cannot_show_forgetting) == ("gained", True)
     arguments = ["audit", "--logs", base, good, "--out", str(tmp_path / "gain")]
     assert main([*arguments, "--require", "kept"]) == 0
+
+
+def test_a_json_file_that_is_no_log_is_passed_over_in_capitals_too(tmp_path: Path) -> None:
+    folder = inspect_json(tmp_path / "log", BASE)
+    before = [each.keys for each in read_logs(str(folder)).scores]
+    (folder / "NOTES.JSON").write_text("{}")
+    assert [each.keys for each in read_logs(str(folder)).scores] == before
 
 
 def test_two_tuned_models_compared_say_nothing_of_the_base(tmp_path: Path) -> None:

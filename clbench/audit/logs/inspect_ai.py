@@ -23,7 +23,7 @@ ZSTANDARD = 93
 @FORMATS.register("*.json")
 def read(path: Path) -> Iterator[Entry]:
     """Yield the samples of a log. Each epoch is a run; each part of a score is a metric."""
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         log = json.loads(path.read_bytes())
         if not isinstance(log, dict) or "eval" not in log:
             return
