@@ -11,7 +11,7 @@ from clbench.core.errors import ClbenchError, RunFolderError, explain
 from clbench.results.archive import ARCHIVE
 from clbench.results.cell import CellResult
 from clbench.results.store import Store
-from clbench.suite.read import packaged_files
+from clbench.suite.read import packaged_files, read_suite
 from clbench.suite.schema import SuiteFile
 
 Lines = Iterator[str]
@@ -142,10 +142,12 @@ class Submission:
     def base(self) -> Path:
         """The folder that relative paths in the suite are read from.
 
-        That of the packaged suite of this name, else `data`.
+        That of the packaged suite of this name if it has all tasks of this one, else `data`.
         """
         path = packaged_files("scenarios").get(self.suite.get("name", ""))
-        return path.parent if path else self.data or self.folder
+        if path and self.suite.get("task", {}).keys() <= read_suite(path).file.task.keys():
+            return path.parent
+        return self.data or self.folder
 
     @property
     def has_code(self) -> bool:

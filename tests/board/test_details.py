@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,9 @@ from clbench.board import rerun
 from clbench.board.agreement import NOISE, Noise, largest_gap, noise_of
 from clbench.board.recomputed import _equal, matrix_follows
 from clbench.board.reported import chooses_no_seed
+from clbench.board.submission import Submission
 from clbench.results.cell import pack_rows
+from clbench.suite.read import packaged_files
 
 
 def test_two_rows_of_sixty_may_differ() -> None:
@@ -34,6 +38,24 @@ def test_bf16_on_either_side_decides_the_noise() -> None:
     )
     assert noise_of(one, one) == NOISE["float32"]
     assert noise_of(one, two) == noise_of(two, one) == noise_of(two) == NOISE["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "is_packaged"),
+    [
+        ("quick", {}, True),
+        ("quick", {"mine": {"train": "mine.csv"}}, False),  # a copy of that suite, in a folder
+        ("findings-smollm2", {"titles": {}}, True),
+        ("mine", {}, False),
+    ],
+)
+def test_files_of_own_tasks_are_those_of_data(
+    name: str, task: dict[str, Any], is_packaged: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "suite.json").write_text(json.dumps({"suite": {"name": name, "task": task}}))
+    submission = Submission(tmp_path, tmp_path / "data")
+    scenarios = packaged_files("scenarios")["quick"].parent
+    assert submission.base == (scenarios if is_packaged else tmp_path / "data")
 
 
 def test_gaps_that_machines_explain_are_none() -> None:
