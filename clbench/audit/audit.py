@@ -112,8 +112,10 @@ def prepare(
 ) -> Prepared:
     """Return the models and items of an audit; parameters and errors as in `audit`."""
     general, _ = ability.chosen(settings.tasks)
-    if settings.rephrase != 1 and not general:
-        raise SettingsError(f"{named('rephrase')} is for general tasks, but there are none.")
+    given = {"rephrase": settings.rephrase != 1, "questions": settings.questions is not None}
+    for name in given:
+        if given[name] and not general:
+            raise SettingsError(f"{named(name)} is for general tasks, but there are none.")
     corpus = resolve_corpus(settings.corpus, Path.cwd(), named("corpus"))
     material = Material.load(base, settings)
     if gate is not None:

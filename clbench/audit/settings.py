@@ -100,6 +100,9 @@ class AuditSettings:
             check_count(name, getattr(self, name), fewest)
         if self.relearn is not None:
             check_count("relearn", self.relearn, 1)
+        elif self.relearn_rate != RATE:
+            both = f"{named('relearn_rate')} is the rate of {named('relearn')}"
+            raise SettingsError(f"{both}. Give both, or neither.")
         if self.detect is not None and self.questions is not None:
             both = f"{named('detect')} chooses the number of questions"
             raise SettingsError(f"{both}. Leave {named('questions')} out.")

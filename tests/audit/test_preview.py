@@ -65,6 +65,8 @@ def test_items_are_those_of_the_first_look(tuned: str) -> None:
     ("options", "message"),
     [
         ({"rephrase": 2}, "rephrase is for general tasks"),
+        ({"questions": 30}, "questions is for general tasks"),
+        ({"relearn_rate": 1e-3}, "relearn_rate is the rate of relearn. Give both, or neither"),
         ({"relearn": 10**6}, "are not scored. Relearn on fewer"),
         ({"tasks": ["copa"]}, "copa need a decoder"),
     ],
