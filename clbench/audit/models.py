@@ -1,5 +1,6 @@
 """Load the models of an audit: a base, and models that were tuned from it, adapters included."""
 
+import copy
 import hashlib
 import json
 import re
@@ -29,6 +30,8 @@ from clbench.tasks.spec import label_name
 HeadKind = Literal["classes", "language"]
 UNUSED = re.compile("^_|^architectures$|cache|dropout|dtype|initializer|label|problem_type|version")
 """Keys of config.json that change nothing that a trained model computes."""
+CHAT_TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
+"""Files that may hold the chat template of a folder, the first before the second."""
 SECONDS = 10.0
 """Time for finding the weights that an adapter adapts."""
 
@@ -44,11 +47,13 @@ class AuditedModel:
     model
         The whole model, with its head if the checkpoint has one.
     tokenizer
-        The model's, or the base model's if its folder has none.
+        The model's, or the base model's if its folder has none; with an adapter's chat template.
     head
         What kind of head `model` has; None if it has none.
     notes
         Lines for the user.
+    tokenizer_folder
+        Where the tokenizer is loaded from, the base model's for an adapter; by default its own.
     """
 
     name: str
@@ -56,6 +61,7 @@ class AuditedModel:
     tokenizer: PreTrainedTokenizerBase
     head: HeadKind | None
     notes: tuple[str, ...] = ()
+    tokenizer_folder: str = ""
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -159,7 +165,7 @@ def identity(name: str) -> dict[str, Any]:
     """Return what identifies a model, as `clbench.models.locate.model_identity`, or an adapter."""
     if (folder := locate.adapter_folder(name)) is None:
         return locate.model_identity(name)
-    files = (ADAPTER, ADAPTER_WEIGHTS)
+    files = (ADAPTER, ADAPTER_WEIGHTS, *CHAT_TEMPLATES)
     return {file: digest(folder / file) for file in files if (folder / file).is_file()}
 
 
@@ -318,8 +324,38 @@ def _merge(name: str, folder: Path, base: AuditedModel) -> AuditedModel:
                 raise ValueError(f"{len(other)} weights match nothing, such as {other[0]}")
             merged = adapted.merge_and_unload()
     return AuditedModel(
-        name, checkpoint.checked(merged, folder, name).eval(), base.tokenizer, head, notes
+        name,
+        checkpoint.checked(merged, folder, name).eval(),
+        _with_own_template(name, folder, base.tokenizer),
+        head,
+        notes,
+        base.tokenizer.name_or_path,
     )
+
+
+def _with_own_template(
+    name: str, folder: Path, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedTokenizerBase:
+    """Return the base model's tokenizer, or a copy with the chat template of an adapter's folder.
+
+    Raises a ModelError if the template cannot be read.
+    """
+    file = next((folder / each for each in CHAT_TEMPLATES if (folder / each).is_file()), None)
+    if file is None:
+        return tokenizer
+    with one_line_errors(name, f"{file} cannot be read"):
+        text = file.read_text("utf-8")
+        if file.suffix == ".json":
+            text = json.loads(text).get("chat_template")
+        if isinstance(text, list):  # several, by name
+            text = {each["name"]: each["template"] for each in text}
+        if not isinstance(text, str | dict | None):
+            raise TypeError("chat_template is not a text")
+    if text is None or text == tokenizer.chat_template:
+        return tokenizer
+    own = copy.deepcopy(tokenizer)
+    own.chat_template, own.name_or_path = text, str(folder)
+    return own
 
 
 def _check_own_base(name: str, own: str | None, base: AuditedModel) -> tuple[str, ...]:

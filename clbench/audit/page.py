@@ -117,9 +117,13 @@ def write_mended(mended: "Mended", model: "AuditedModel", out: Path) -> None:
     write_atomically(out / "README.md", card(mended))
     with as_folder_error(out), quiet():
         try:
-            AutoTokenizer.from_pretrained(  # model.tokenizer may add a start token
-                model.tokenizer.name_or_path, trust_remote_code=False, local_files_only=True
-            ).save_pretrained(str(out))
+            tokenizer = AutoTokenizer.from_pretrained(  # model.tokenizer may add a start token
+                model.tokenizer_folder or model.tokenizer.name_or_path,
+                trust_remote_code=False,
+                local_files_only=True,
+            )
+            tokenizer.chat_template = model.tokenizer.chat_template
+            tokenizer.save_pretrained(str(out))
             if mended.write_adapter is not None:
                 mended.write_adapter(out)
                 return

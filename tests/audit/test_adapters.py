@@ -11,13 +11,19 @@ import pytest
 import torch
 from helpers.audits import items_of
 from helpers.checkpoints import as_download, without_padding
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+)
 
 from clbench.audit.audit import audit
 from clbench.audit.items import predict
-from clbench.audit.models import load_base, load_tuned
+from clbench.audit.models import identity, load_base, load_tuned
+from clbench.cli.app import main
 from clbench.core.errors import ModelError
 from clbench.models.locate import TINY, TINY_GPT
+from clbench.models.prompts import PromptEncoder
 
 peft = pytest.importorskip("peft")
 
@@ -63,6 +69,34 @@ def test_an_adapter_is_audited_beside_its_base(adapter: str) -> None:
     assert moved == [layer.name for layer in model.layers if layer.name.startswith("layer.")]
     assert model.comparison.language.change.word == "forgot"
     assert model.notes == ()
+
+
+def test_an_adapter_keeps_its_own_chat_template(tmp_path: Path) -> None:
+    model, base = AutoModelForCausalLM.from_pretrained(TINY_GPT), load_base("tiny-gpt")
+    options = {"task_type": "CAUSAL_LM", "target_modules": ["q_proj"]}
+    folder = Path(save_adapter(tmp_path / "adapter", model, **options))
+    marks = [identity(str(folder))]
+    assert load_tuned(str(folder), base).tokenizer is base.tokenizer
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        text = "user: {{ messages[0].content }} in " + name
+        (folder / name).write_text(json.dumps({"chat_template": text}) if "json" in name else text)
+        tuned = load_tuned(str(folder), base)
+        assert tuned.tokenizer.chat_template == text
+        assert (
+            PromptEncoder(tuned.tokenizer, 64)._template == f"the chat template in {folder / name}"
+        )
+        marks.append(identity(str(folder)))
+    assert len({*map(str, marks)}) == 3
+    assert base.tokenizer.chat_template is None
+    out = tmp_path / "out"
+    words = ["--keep", "synthetic/sentiment", "--learn", "synthetic/acceptability", "--rows", "60"]
+    words += ["--alpha", "0.5", "--force", "--out", str(out)]
+    assert main(["mend", "tiny-gpt", str(folder), *words]) == 0
+    assert (out / "chat_template.jinja").read_text() == text
+    (folder / "tokenizer_config.json").write_text("{")
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json cannot be read"):
+        load_tuned(str(folder), base)
 
 
 def test_an_adapter_with_a_head_classifies(tmp_path: Path) -> None:
