@@ -84,7 +84,7 @@ def test_the_change_of_weights_is_that_by_hand(damaged: Audit, damaged_folder: s
     after = AutoModelForMaskedLM.from_pretrained(damaged_folder).base_model.encoder.layer[1]
     one, two = (torch.cat([p.flatten() for p in m.parameters()]) for m in (before, after))
     layer = next(layer for layer in damaged.models[0].layers if layer.name == "layer.1")
-    assert layer.weights == pytest.approx(float((two - one).norm() / one.norm()), rel=1e-5)
+    assert layer.weights == pytest.approx(((two - one).norm() / one.norm()).item(), rel=1e-5)
 
 
 @pytest.mark.slow
