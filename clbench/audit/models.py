@@ -23,15 +23,19 @@ from clbench.core.files import digest
 from clbench.core.limits import bounded
 from clbench.models import checkpoint, locate
 from clbench.models.families import Family, family_of, family_of_whole
-from clbench.models.folder import ADAPTER, ADAPTER_WEIGHTS, TOKENIZERS, one_line_errors
+from clbench.models.folder import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    TOKENIZERS,
+    chat_template,
+    one_line_errors,
+)
 from clbench.models.pooling import unread_modules
 from clbench.tasks.spec import label_name
 
 HeadKind = Literal["classes", "language"]
 UNUSED = re.compile("^_|^architectures$|cache|dropout|dtype|initializer|label|problem_type|version")
 """Keys of config.json that change nothing that a trained model computes."""
-CHAT_TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
-"""Files that may hold the chat template of a folder, the first before the second."""
 SECONDS = 10.0
 """Time for finding the weights that an adapter adapts."""
 
@@ -165,8 +169,11 @@ def identity(name: str) -> dict[str, Any]:
     """Return what identifies a model, as `clbench.models.locate.model_identity`, or an adapter."""
     if (folder := locate.adapter_folder(name)) is None:
         return locate.model_identity(name)
-    files = (ADAPTER, ADAPTER_WEIGHTS, *CHAT_TEMPLATES)
-    return {file: digest(folder / file) for file in files if (folder / file).is_file()}
+    files = [folder / file for file in (ADAPTER, ADAPTER_WEIGHTS)]
+    marks = {file.name: digest(file) for file in files if file.is_file()}
+    if (template := chat_template(folder, name)) is not None:
+        marks["chat_template"] = digest(json.dumps(template, sort_keys=True))
+    return marks
 
 
 def same_names(names: Sequence[str], others: Sequence[str]) -> list[int] | None:
@@ -340,17 +347,7 @@ def _with_own_template(
 
     Raises a ModelError if the template cannot be read.
     """
-    file = next((folder / each for each in CHAT_TEMPLATES if (folder / each).is_file()), None)
-    if file is None:
-        return tokenizer
-    with one_line_errors(name, f"{file} cannot be read"):
-        text = file.read_text("utf-8")
-        if file.suffix == ".json":
-            text = json.loads(text).get("chat_template")
-        if isinstance(text, list):  # several, by name
-            text = {each["name"]: each["template"] for each in text}
-        if not isinstance(text, str | dict | None):
-            raise TypeError("chat_template is not a text")
+    text = chat_template(folder, name)
     if text is None or text == tokenizer.chat_template:
         return tokenizer
     own = copy.deepcopy(tokenizer)

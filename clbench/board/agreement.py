@@ -166,14 +166,17 @@ class Pair:
 def _relearns_alike(theirs: CellResult, ours: CellResult) -> bool:
     """Whether both try the same rows as far as they go, and theirs recover when they say so.
 
-    Without recovery, theirs must try at least as many rows as ours. True without relearning.
+    Without recovery, theirs must try at least as many rows as ours. Where ours do not recover, all
+    rows are tried, so theirs cannot try more. True without relearning.
     """
     if not theirs.relearning:
         return True
     rows, scores = theirs.relearning["rows"], theirs.relearning.get("scores", [])
     here = ours.relearning["rows"]
     both = min(len(rows), len(here))
-    if len(rows) != len(scores) or rows[:both] != here[:both]:
+    if len(rows) != len(scores) or rows[:both] != here[:both] or rows != sorted({*rows}):
+        return False
+    if len(rows) > len(here) and not ours.relearning["recovered"]:
         return False
     if not theirs.relearning["recovered"]:
         return bool(rows[-1] >= here[-1])

@@ -14,6 +14,8 @@ from clbench.core.errors import ModelError, printable
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json")
+CHAT_TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
+"""Files that may hold the chat template of a folder, the first before the second."""
 WEIGHT = re.compile(r"weight$|(?<!attn)(?<!attention)\.bias$")
 """Names of weights, but not those of attention masks in old checkpoints."""
 
@@ -33,6 +35,29 @@ def one_line_errors(name: str, what: str) -> Iterator[None]:
         if not text or isinstance(error, KeyError):
             text = f"{type(error).__name__} {text}"
         raise ModelError(f"model {name!r}: {what}: {text}") from error
+
+
+def chat_template(folder: Path, name: str) -> str | dict[str, str] | None:
+    """Return the chat template in the folder of the model `name`, several by name; None if none.
+
+    Raises a ModelError if it cannot be read.
+    """
+    file = next((folder / each for each in CHAT_TEMPLATES if (folder / each).is_file()), None)
+    if file is None:
+        return None
+    with one_line_errors(name, f"{file} cannot be read"):
+        text: Any = file.read_text("utf-8")
+        if file.suffix == ".jinja":
+            others = sorted(folder.glob("additional_chat_templates/*.jinja"))
+            named = {each.stem: each.read_text("utf-8") for each in others}
+            return {"default": text, **named} if named else str(text)
+        config = json.loads(text)
+        text = config.get("chat_template") if isinstance(config, dict) else 0
+        if isinstance(text, list) and all(isinstance(each, dict) for each in text):
+            text = {each["name"]: each["template"] for each in text}
+        if not isinstance(text, str | dict | None):
+            raise TypeError("chat_template is not a text")
+        return text
 
 
 def config_path(folder: Path, name: str) -> Path:

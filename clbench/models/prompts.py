@@ -18,6 +18,7 @@ from transformers.utils import chat_template_utils
 from clbench.core.errors import DataError, ModelError, count, join_names
 from clbench.core.limits import LimitError, bounded
 from clbench.models.encoding import PromptRows, TokenArray
+from clbench.models.folder import CHAT_TEMPLATES
 from clbench.models.likelihood import continuation, prompt_tokens
 from clbench.tasks.task import Rows, Task
 from clbench.tasks.template import Template
@@ -174,7 +175,7 @@ class PromptEncoder:
     def _template(self) -> str:
         """Where the chat template is."""
         folder = Path(self.tokenizer.name_or_path)
-        files = [folder / name for name in ("chat_template.jinja", "tokenizer_config.json")]
+        files = [folder / name for name in CHAT_TEMPLATES]
         return "the chat template" + next((f" in {f}" for f in files if f.is_file()), "")
 
     def dress(self, prompts: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,15 @@ def test_an_adapter_keeps_its_own_chat_template(tmp_path: Path) -> None:
             PromptEncoder(tuned.tokenizer, 64)._template == f"the chat template in {folder / name}"
         )
         marks.append(identity(str(folder)))
-    assert len({*map(str, marks)}) == 3
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates/tool_use.jinja").write_text("with tools")
+    named = {"default": text, "tool_use": "with tools"}
+    assert load_tuned(str(folder), base).tokenizer.chat_template == named
+    several = replace(base, tokenizer=load_tuned(str(folder), base).tokenizer)
+    assert load_tuned(str(folder), several).tokenizer is several.tokenizer
+    marks.append(identity(str(folder)))
+    shutil.rmtree(folder / "additional_chat_templates")
+    assert len({*map(str, marks)}) == 4
     assert base.tokenizer.chat_template is None
     out = tmp_path / "out"
     words = ["--keep", "synthetic/sentiment", "--learn", "synthetic/acceptability", "--rows", "60"]
@@ -97,6 +106,12 @@ def test_an_adapter_keeps_its_own_chat_template(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(ModelError, match=r"tokenizer_config\.json cannot be read"):
         load_tuned(str(folder), base)
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 512}')
+    assert identity(str(folder)) == marks[0]  # what changes no prompt is not counted
+    for wrong in ([1], {"chat_template": [1]}, {"chat_template": 1}):
+        (folder / "tokenizer_config.json").write_text(json.dumps(wrong))
+        with pytest.raises(ModelError, match="chat_template is not a text"):
+            load_tuned(str(folder), base)
 
 
 def test_an_adapter_with_a_head_classifies(tmp_path: Path) -> None:

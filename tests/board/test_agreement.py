@@ -28,6 +28,7 @@ def found(theirs: CellResult, ours: CellResult) -> list[str]:
 
 
 BASE = np.arange(400) % 4 > 0  # three quarters are right
+RELEARNED = [0.5, 0.55, 0.87, 0.875]
 
 
 def flipped(*numbers: int) -> Any:
@@ -110,10 +111,21 @@ def test_every_score_is_compared_although_its_rows_agree() -> None:
         ({"rows": [0, 8, 16, 32], "recovered": True, "needed": 8}, False),
         ({"scores": [0.5, 0.55, 0.87, 0.885], "recovered": True, "needed": 32}, True),
         ({"scores": []}, False),
+        # Rows beyond all that there are, of which one says that it recovers.
+        ({"rows": [0, 8, 16, 32, 64], "scores": [*RELEARNED, 0.87]}, False),
+        (
+            {
+                "rows": [0, 8, 16, 32, 1],
+                "scores": [*RELEARNED, 0.99],
+                "recovered": True,
+                "needed": 1,
+            },
+            False,
+        ),
     ],
 )
 def test_rows_to_relearn_are_compared(changes: dict[str, Any], agree: bool) -> None:
-    here = {"rows": [0, 8, 16, 32], "scores": [0.5, 0.55, 0.87, 0.875], "recovered": False}
+    here = {"rows": [0, 8, 16, 32], "scores": RELEARNED, "recovered": False}
     theirs, ours, none = (
         scored([BASE, BASE], relearning=relearning) for relearning in (here | changes, here, {})
     )
