@@ -7,6 +7,7 @@ What is compared was fixed in the suite before the first trial.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from math import hypot
 
@@ -22,6 +23,7 @@ from tools import findings_decoder as untuned
 from tools.equal_learning import at_equal_learning, complete, shown_comparison, shown_on_curve
 from tools.findings import REFERENCE, ROOT, Study, plain, setting, table, write
 from tools.findings_figures import Mark, forest, mark
+from tools.findings_trials import is_end, trials
 
 PAGE = ROOT / "docs" / "findings-facts.md"
 FIGURE = ROOT / "docs" / "figures" / "findings-facts.svg"
@@ -115,11 +117,13 @@ def on_curve(*later: str) -> dict[str, Comparison | int]:
 
 
 def settings_of(name: str) -> str:
-    """Return the tuned settings of a method, those of its further trials if it had some."""
+    """Return the tuned settings of a method; * marks an end of what its trials had."""
     files = [folder / f"{name}.toml" for folder in (STUDY.tuning, MORE)]
     first, *_, last = [read_baseline(str(file)) for file in files if file.exists()] * 2
     values = own_values(first, last.settings)
-    return ", ".join(f"`{key}` {setting(value)}" for key, value in values.items())
+    own = [each for each in trials(STUDY) if re.fullmatch(rf"{name}(-t\d+)?", each.baseline)]
+    ends = {k: is_end(v, [each.settings["method"][k] for each in own]) for k, v in values.items()}
+    return ", ".join(f"`{k}` {setting(v)}{'*' * ends[k]}" for k, v in values.items())
 
 
 def tables() -> dict[str, str]:

@@ -38,7 +38,7 @@ def is_end(value: Any, tried: Iterable[Any]) -> bool:
     """Return whether a value is a number that none of those tried lies beyond, on either side."""
     if isinstance(value, str | bool) or value is None:
         return False
-    tried = {each for each in tried if each is not None}
+    tried = {each for each in tried if isinstance(each, int | float)}
     return bool(value <= min(tried) or value >= max(tried))
 
 
