@@ -214,12 +214,16 @@ def find(
     """Return what the items of some measures, pooled, say of a requirement.
 
     Tasks that cannot show forgetting do not show its absence: they are left out of
-    ``not_worse_by``, which is open if it has no others.
+    ``not_worse_by``, which is open if it has no others. A gain is seen on them, too.
     """
     if not measures:
         return Finding(requirement)
     if is_blind := requirement.rule == "not_worse_by":
-        seeing = [each for each in measures if not each.cannot_show_forgetting]
+        seeing = [
+            each
+            for each in measures
+            if not each.cannot_show_forgetting or each.change.word == "gained"
+        ]
         measures, is_blind = seeing or measures, not seeing
     known = own_score(measures) if requirement.rule == "at_least" else pooled(measures)
     n = sum(len(each.paired) for each in measures)

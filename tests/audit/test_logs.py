@@ -347,6 +347,8 @@ def test_who_gets_nothing_right_cannot_show_forgetting(
     assert (change.change.word, change.cannot_show_forgetting) == ("gained", True)
     arguments = ["audit", "--logs", base, good, "--out", str(tmp_path / "gain")]
     assert main([*arguments, "--require", "kept"]) == 0
+    arguments[-1] = str(tmp_path / "gated")
+    assert main([*arguments, "--gate", str(tmp_path / "gate.toml")]) == 0
 
 
 def test_a_json_file_that_is_no_log_is_passed_over_in_capitals_too(tmp_path: Path) -> None:
@@ -354,6 +356,14 @@ def test_a_json_file_that_is_no_log_is_passed_over_in_capitals_too(tmp_path: Pat
     before = [each.keys for each in read_logs(str(folder)).scores]
     (folder / "NOTES.JSON").write_text("{}")
     assert [each.keys for each in read_logs(str(folder)).scores] == before
+
+
+def test_a_log_with_an_extension_in_capitals_keeps_what_stands_beside_it(tmp_path: Path) -> None:
+    folder = every_eval_ever(tmp_path / "log", BASE)
+    before = [str(each.made) for each in read_logs(str(folder)).scores]
+    (samples,) = folder.rglob("*_samples.jsonl")
+    samples.rename(samples.with_suffix(".JSONL"))
+    assert [str(each.made) for each in read_logs(str(folder)).scores] == before
 
 
 def test_two_tuned_models_compared_say_nothing_of_the_base(tmp_path: Path) -> None:

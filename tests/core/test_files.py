@@ -341,6 +341,16 @@ def test_a_full_disk_is_reported_and_leaves_the_old_file(
     assert list(tmp_path.iterdir()) == [target]
 
 
+@pytest.mark.skipif(getattr(os, "geteuid", int)() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_locked_is_reported(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with (
+        pytest.raises(RunFolderError, match="Permission denied"),
+        locked(tmp_path / "x", marker=tmp_path / "y"),
+    ):
+        pass
+
+
 def test_a_folder_without_permissions_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

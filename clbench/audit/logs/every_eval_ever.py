@@ -15,7 +15,7 @@ def read(path: Path) -> Iterator[Entry]:
     An item has a line for each result.
     """
     metrics: dict[Any, Metric] = {}
-    if (about := path.with_name(path.name.removesuffix("_samples.jsonl") + ".json")).is_file():
+    if (about := path.with_name(path.stem.removesuffix("_samples") + ".json")).is_file():
         for each in json.loads(about.read_bytes())["evaluation_results"]:
             result, config = each.get("evaluation_result_id"), each["metric_config"]
             name = config.get("metric_id") or config.get("metric_name") or result or "score"

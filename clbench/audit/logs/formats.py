@@ -66,7 +66,8 @@ def read_entries(name: str) -> Iterator[Entry]:
         importlib.import_module(f"{__package__}.{module.name}")
     found, others = False, ""
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        matching = [pattern for pattern in FORMATS if fnmatch(file.name.lower(), pattern)]
+        cased = file.stem + file.suffix.lower()
+        matching = [pattern for pattern in FORMATS if fnmatch(cased, pattern)]
         if matching and file.is_file():
             try:
                 for entry in FORMATS.get(max(matching, key=len))(file):
