@@ -9,10 +9,15 @@ error, the same without the term for bends, the power and the share of readings 
 A family is that of a report of one scenario: every level and method in two scores of the same
 cells, which a cell of two tasks always has. The noise of the two is independent here. The rule on
 collapsed runs, which can only withhold verdicts, is left out.
+
+The studies of `docs/findings.md` read a curve of plain fine-tuning where a single setting of a
+method learned as much on average (`tools.equal_learning.at_equal_learning`). The same rates are
+printed for that, with methods that lie on the curve as points between its settings.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -38,6 +43,10 @@ SETTINGS = (4, 7)
 KINDS = ("straight", "bent", "flat", "humped", "overtrained")
 OTHERS = (["same"], ["shifted"], ["logarithmic"], [*DOSES, "same"])
 """Doses of the methods that are compared with one of the same doses."""
+SIDE = 1e-3
+"""On either side of a reading, where the slope of a curve is taken."""
+POINTS = (0.3, 0.4, 0.5, 0.6)
+"""Training of the methods that are single settings, within the part of each curve that is read."""
 READ = 2
 """Scores that a report reads of each cell; three where the added loss on text is measured."""
 GAIN_NOISES = {"rows": (0.03, 0.01, 0.02), "loud": (0.08, 0.02, 0.0), "quiet": (0.01, 0.003, 0.03)}
@@ -61,11 +70,15 @@ def gain_curve(kind: str, dose: Floats) -> tuple[Floats, Floats]:
             return x, 0.02 + 0.3 * dose**2.5
 
 
-def read_curves(points: Floats, level: float) -> tuple[Floats, Floats]:
-    """Return what `read_curve` does for many draws: shapes (draws, seeds) and (draws,)."""
+def read_curves(points: Floats, levels: float | Floats) -> tuple[Floats, Floats]:
+    """Return what `read_curve` does for many draws: shapes (draws, seeds) and (draws,).
+
+    `levels` is one number, or one for each draw.
+    """
     x, y = points[..., 0], points[..., 1]
     beats = (x[:, :, None] >= x[..., None]) & (y[:, :, None] < y[..., None])
     kept = ~beats.all(1).any(-1)
+    level = np.broadcast_to(levels, len(x))
 
     def pick(table: Floats, at: npt.NDArray[np.int64]) -> Floats:
         at = np.clip(at, 0, table.shape[-1] - 1)
@@ -75,13 +88,15 @@ def read_curves(points: Floats, level: float) -> tuple[Floats, Floats]:
         order = x.argsort(-1, kind="stable")
         x, y = np.take_along_axis(x, order, -1), np.take_along_axis(y, order, -1)
         last = np.isfinite(x).sum(-1) - 1
-        return x, y, np.clip((x <= level).sum(-1), 1, np.maximum(last, 1))
+        below = x <= level.reshape(-1, *[1] * (x.ndim - 1))
+        return x, y, np.clip(below.sum(-1), 1, np.maximum(last, 1))
 
     with np.errstate(invalid="ignore", divide="ignore"):
         xs, ys, right = around(np.where(kept[:, None], x, np.inf), y)
         x0, x1, y0, y1 = pick(xs, right - 1), pick(xs, right), pick(ys, right - 1), pick(ys, right)
-        inner = y0 + (y1 - y0) * (level - x0) / (x1 - x0)
-        values = np.where((x0 <= level) & (x1 >= level), inner, np.nan)
+        own = level[:, None]
+        inner = y0 + (y1 - y0) * (own - x0) / (x1 - x0)
+        values = np.where((x0 <= own) & (x1 >= own), inner, np.nan)
         xs, ys, right = around(np.where(kept, x.mean(1), np.inf), y.mean(1))
         x0, x1, y0, y1 = pick(xs, right - 1), pick(xs, right), pick(ys, right - 1), pick(ys, right)
         bend = np.zeros(len(x))
@@ -111,9 +126,12 @@ def draw_gains(
     seed = sd_seed * rng.standard_normal((1 + READ, draws, n, 1))
     curves = []
     for name in doses:
-        low, high, spread = DOSES[name]
-        space = np.geomspace if spread == "log" else np.linspace
-        dose = space(low, high, settings + 2 * (name != "same"))
+        if name == "points":
+            dose = np.array(POINTS)
+        else:
+            low, high, spread = DOSES[name]
+            space = np.geomspace if spread == "log" else np.linspace
+            dose = space(low, high, settings + 2 * (name != "same"))
         x, y = gain_curve(kind, dose)
         own = rng.standard_normal((1 + READ, draws, n, len(dose)))
         y = np.round((y + seed[1:] + sd_y * own[1:]) * ROWS) / ROWS
@@ -178,6 +196,60 @@ def rates(
     return Rates(*(float(np.mean(each)) for each in (wrong, straight, found, refused)))
 
 
+def point_rates(
+    kind: str,
+    doses: str,
+    noise: str,
+    settings: int,
+    n: int,
+    *,
+    draws: int,
+    rng: np.random.Generator,
+) -> Rates:
+    """Return the rates of single settings read beside a curve, see `rates`."""
+    reference, methods = draw_gains(
+        kind, [doses, "points"], noise, settings, n, draws=draws, rng=rng
+    )
+    alpha = ALPHA / (READ * len(POINTS))
+    wrong, straight = np.zeros(draws, bool), np.zeros(draws, bool)
+    found, refused = [], []
+    for score, point in product(range(READ), range(len(POINTS))):
+        learned, lost = np.moveaxis(methods[score][:, :, point], -1, 0)
+        level = learned.mean(-1)
+        values, bend = read_curves(reference[score], level)
+        refused.append(~np.isfinite(values).all(1) | ~np.isfinite(bend))
+        sides = [read_curves(reference[score], level + side)[0] for side in (-SIDE, SIDE)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # no side of it is on the curve
+            slope = np.nanmean((sides[1] - sides[0]) / (2 * SIDE), axis=-1)
+        x = values - lost + slope[:, None] * (learned - level[:, None])
+        refused[-1] |= ~np.isfinite(x).all(1)
+        x[refused[-1]] = 0.0
+        plain = x.var(-1, ddof=1) + ROWS**-2.0
+        error = plain + n * np.where(refused[-1], 0.0, bend) ** 2
+        wrong |= t_test(x, error, n - 1) < alpha
+        straight |= t_test(x, plain, n - 1) < alpha
+        is_found = t_test(x + 0.05, error, n - 1) < alpha
+        found.append(is_found & (x.mean(-1) > -0.05) & ~refused[-1])
+    return Rates(*(float(np.mean(each)) for each in (wrong, straight, found, refused)))
+
+
+def points(draws: int, rng: np.random.Generator) -> dict[str, Rates]:
+    """Print and return the rates of single settings beside all kinds of curves."""
+    rows = {}
+    for kind, doses, noise, settings, n in product(KINDS, DOSES, GAIN_NOISES, SETTINGS, SEEDS):
+        row = point_rates(kind, doses, noise, settings, n, draws=draws, rng=rng)
+        rows[f"{kind},{doses},{noise},{settings},{n}"] = row
+        print(
+            f"single settings beside {kind} curves, {doses} doses, {noise}, {settings} settings, "
+            f"{n} seeds: family-wise error {row.error:.3f}, without the term for bends "
+            f"{row.without_bends:.3f}, power {row.power:.2f}, refused {row.refused:.2f}",
+            flush=True,
+        )
+    print(f"largest error: {max(row.error for row in rows.values()):.3f}")
+    return rows
+
+
 def gains(draws: int, rng: np.random.Generator) -> dict[str, Rates]:
     """Print and return the rates of all kinds of comparisons."""
     check_reading(rng)
@@ -199,14 +271,17 @@ def gains(draws: int, rng: np.random.Generator) -> dict[str, Rates]:
 def main() -> None:
     parser = make_parser(__doc__, turns=1, device=False)
     parser.add_argument("--draws", type=int, default=4000)
-    parser.add_argument("--tables", type=Path, help="also write gain.csv into this folder")
+    parser.add_argument("--tables", type=Path, help="also write gain.csv and points.csv here")
     args = parser.parse_args()
-    rows = gains(args.draws, np.random.default_rng(6))
-    if args.tables:
+    tables = {
+        "gain": gains(args.draws, np.random.default_rng(6)),
+        "points": points(args.draws, np.random.default_rng(7)),
+    }
+    header = ",".join(("curves,doses,noise,settings,seeds", *Rates._fields))
+    for name, rows in tables.items() if args.tables else ():
         lines = [f"{key},{','.join(f'{x:.4f}' for x in row)}" for key, row in rows.items()]
-        header = ",".join(("curves,doses,noise,settings,seeds", *Rates._fields))
-        (args.tables / "gain.csv").write_text("\n".join([header, *lines]) + "\n")
-    write_json(args, {"gain": rows})
+        (args.tables / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+    write_json(args, tables)
 
 
 if __name__ == "__main__":

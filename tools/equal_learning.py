@@ -6,14 +6,17 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from clbench.results.matched import read_curve
+from clbench.results import matched
+from clbench.results.matched import read_curve, unbeaten
 from clbench.results.statistics import ALPHA, Comparison, Differences, compare
 from tools.findings import interval
 
 SIDE = 1e-3
 """On either side of a reading, where the slope of a curve is taken."""
+Floats = npt.NDArray[np.float64]
 OUTSIDE = "outside the curve"
 Key = TypeVar("Key", bound=Hashable)
 
@@ -72,6 +75,29 @@ def at_equal_learning(
             differences = Differences(tuple(values - losses[name] + noise), row, bend)
             samples.setdefault(key, {})[name] = differences
     return found | compare(samples, alpha=alpha, family=len(lost) * len(others))
+
+
+def read_extended(points: Floats, level: float) -> tuple[Floats, float]:
+    """Do what `read_curve` does, moved to where the curve bends most.
+
+    The line between the two settings around the level is replaced, on the means, by that through
+    the next two settings on either side, whichever is nearer. Where a curve bends one way over
+    these settings, it lies between the two readings.
+    """
+    values, bend = matched.read_curve(points, level)
+    kept = np.unique(points, axis=1)
+    x, y = np.moveaxis(kept[:, unbeaten(kept)].mean(0), -1, 0)
+    order = x.argsort(kind="stable")
+    x, y = x[order], y[order]
+    right = int(np.clip(np.searchsorted(x, level, "right"), 1, len(x) - 1))
+
+    def line(first: int) -> float:
+        slope = (y[first + 1] - y[first]) / (x[first + 1] - x[first])
+        return float(y[first] + slope * (level - x[first]))
+
+    beside = [line(i) for i in (right - 2, right) if 0 <= i < len(x) - 1]
+    moves = [each - line(right - 1) for each in beside]
+    return values + min(moves, key=abs, default=0.0), bend
 
 
 def facts_on_curve(
