@@ -222,6 +222,10 @@ def test_simulated_comparisons_at_equal_learning_hold_their_error(
         assert rates.refused < 1.0, case
     rates = benchmark.rates(*cases[0][:4], 10, draws=draws, rng=rng)
     assert rates.power > 0.9 > rates.refused
+    for kind, doses, settings in (("bent", "shifted", 7), ("straight", "same", 4)):
+        rates = benchmark.point_rates(kind, doses, "rows", settings, 10, draws=draws, rng=rng)
+        assert rates.error <= 0.065 + 3 * math.sqrt(0.065 * 0.935 / draws), kind
+        assert rates.power > 0.9 > rates.refused
 
 
 def test_the_documentation_states_the_errors_at_equal_learning() -> None:
@@ -236,3 +240,14 @@ def test_the_documentation_states_the_errors_at_equal_learning() -> None:
     assert f"Without the term for bends, up to {without:.2f} of families".replace("0.", ".") in text
     power = f"on average {few:.2f} with four settings and {many:.2f} with seven"
     assert power.replace("0.", ".") in text
+
+
+def test_the_documentation_states_the_errors_of_the_studies() -> None:
+    table = pd.read_csv(ROOT / "results" / "verdicts" / "points.csv")
+    steep = (table["curves"] == "overtrained") & (table["settings"] == 4)
+    most, steepest = (
+        math.ceil(1000 * table[some]["error"].max() - 1e-6) for some in (~steep, steep)
+    )
+    text = " ".join((ROOT / "docs" / "read.md").read_text(encoding="utf-8").split())
+    assert f"at most .{most:03d} of families err" in text
+    assert f"of four settings up to .{steepest:03d} do" in text
