@@ -12,7 +12,9 @@ all, and windows hold other rows: differences of some percent between short wind
 their rows. Loss: the mean over the answers' tokens in the last half of a short training, for
 several seeds. Memory: the peak of one process each. Methods: the speed of each baseline of
 ``--methods`` beside vanilla's in the engine, on padded and on packed rows, in turns; in the share
-of matrix products, a base model that is read at each step counts as cost, not as work.
+of matrix products, a base model that is read at each step counts as cost, not as work. They are
+timed in the second of two stages, so that those that keep rows, weights or Fisher information act;
+what a method does once a stage, such as writing texts, is printed as seconds of its own.
 Scoring: the time to score four answers to each prompt, and to read the prompts alone, in turns.
 Generation: tokens per second drawn in batches of several sizes with a cache of keys and values,
 in turns.
@@ -62,6 +64,7 @@ from transformers import (
 )
 from transformers.trainer_callback import PrinterCallback
 
+from clbench.methods.base import Vanilla
 from clbench.models.answer_scores import AnswerScorer
 from clbench.models.answering import build_answering_model
 from clbench.models.checkpoint import load_tokenizer
@@ -100,6 +103,8 @@ class Bench:
         inner = int(getattr(config, "intermediate_size", None) or 4 * width)
         self.products = MatrixProducts(device, round(args.batch_size * self.length), width, inner)
         self.flops = example_flops(args.model, round(self.length)) / round(self.length)
+        self.once: dict[str, list[float]] = {}
+        """Seconds of each method beside its steps: setup, after one stage, before the next."""
 
     def share(self, name: str, tokens: float) -> str:
         """Return the tokens per second of a contender as a share of matrix products."""
@@ -112,14 +117,13 @@ class Bench:
         """Train; return the mean loss of each step as far as the contender reports it."""
         if contender in (TRAINER, TRAINER_BF16):
             return self._trainer(contender == TRAINER_BF16, seed, steps, on_step)
-        name = contender.removesuffix(PACKED)
-        baseline = "vanilla" if name == ENGINE else name
-        return self._engine(baseline, contender.endswith(PACKED), seed, steps, on_step)
+        return self._engine(contender, seed, steps, on_step)
 
     def _engine(
-        self, name: str, packed: bool, seed: int, steps: int, on_step: Callable[[int], None]
+        self, contender: str, seed: int, steps: int, on_step: Callable[[int], None]
     ) -> list[float]:
-        args = self.args
+        args, packed = self.args, contender.endswith(PACKED)
+        name = contender.removesuffix(PACKED)
         protocol = Protocol(
             model=args.model,
             head="language-model",
@@ -135,10 +139,30 @@ class Bench:
         model = build_answering_model(args.model, pad_id=self.pad, packs=packed).to(self.device)
         data = TaskData(0, "task", "task", False, self.rows, self.pad)
         stage = one_stage(args, self.device, protocol, model, data, seed)
-        baseline = read_baseline(name)
-        method = baseline.build()
+        if name == ENGINE:
+            trace = train_stage(stage, Vanilla(), progress=lambda step, _: on_step(step))
+            return [float(loss) for loss in trace.curves["loss"]]
+        method = read_baseline(name).build()
+        marks = [time.perf_counter()]
         method.setup(stage)
-        trace = train_stage(stage, method, progress=lambda step, _: on_step(step))
+        marks.append(time.perf_counter())
+        first = replace(stage, stages=2, protocol=protocol.model_copy(update={"steps": 1}))
+        train_stage(first, method if method.acts_in(0) else Vanilla())
+        marks.append(time.perf_counter())
+        method.after_stage(first)
+        marks.append(time.perf_counter())
+        second = replace(first, index=1, tasks=[data, data], protocol=protocol)
+        second.reads_earlier_rows = method.keeps_rows
+
+        def progress(step: int, _: int) -> None:
+            if step <= 2:
+                marks.append(time.perf_counter())
+            if step == 2:  # the time to the first step, less that of a step
+                setup, _, after, before, one = np.diff(marks)
+                self.once.setdefault(contender, []).append(setup + after + max(before - one, 0.0))
+            on_step(step)
+
+        trace = train_stage(second, method if method.acts_in(1) else Vanilla(), progress=progress)
         return [float(loss) for loss in trace.curves["loss"]]
 
     def _trainer(
@@ -307,7 +331,9 @@ def main() -> None:
     add_window_options(parser)
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--loss-steps", type=int, default=60, help="steps for the loss; 0: none")
-    parser.add_argument("--methods", default="dft,asft,eaft,talr", help="to time; '': none")
+    parser.add_argument(
+        "--methods", default="dft,asft,eaft,talr,ewc,replay", help="to time; '': none"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     device = start(args)
@@ -326,7 +352,10 @@ def main() -> None:
         methods = ["vanilla", *args.methods.split(",")]
         speeds = speeds_of(bench, [*methods, *(name + PACKED for name in methods)])
         ratios = compare(speeds, "vanilla", "tokens/s", bench.share)
-        result["methods"] = {"tokens_per_second": speeds, "ratios": ratios}
+        for name, values in bench.once.items():
+            print(f"{name:16} once a stage {statistics.median(values):8.1f} s")
+        once = bench.once
+        result["methods"] = {"tokens_per_second": speeds, "ratios": ratios, "once_seconds": once}
     result["scoring"] = scoring(bench)
     result["generation"] = generation(bench)
     if args.loss_steps:
